@@ -142,7 +142,9 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 			problems = append(problems, fail.Becausef(fail.EnvironmentBusy, "%s: it is mounted by %s", at, strings.Join(c.Pods, ", ")))
 		default:
 			users := environmentsOf(c, leases)
-			run := slices.IndexFunc(starting, func(m receipt.Journal) bool { return c.isOf(m.Environment) })
+			run := slices.IndexFunc(starting, func(m receipt.Journal) bool {
+				return !m.Kept && c.isOf(m.Environment) // a training in a kept environment mounts nothing any more
+			})
 			switch {
 			case len(users) > 0:
 				problems = append(problems, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "%s: its environment %s exists", at, users[0]),

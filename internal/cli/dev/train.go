@@ -9,18 +9,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
@@ -96,45 +93,34 @@ func (t *training) train(ctx context.Context, log *slog.Logger, out io.Writer) e
 		User: kube.WhoAsks(ctx, clients.Kube), Started: clients.Now().UTC(), Kept: true}
 	journal := start.Writer(clients, log, "train")
 	_, err = train.Run(ctx, train.Deps{Clients: clients, Log: log, Out: out, Journal: journal}, options)
-	if notKept := keepReceipts(ctx, clients, log, start); notKept != nil {
-		log.Warn(fmt.Sprintf("The training has no receipt: %v", notKept))
+	if journal.Written() {
+		if notKept := keepReceipt(ctx, clients, log, start); notKept != nil {
+			log.Warn(fmt.Sprintf("The training has no receipt: %v", notKept))
+		}
 	}
 	return err
 }
 
-// keepReceipts writes the receipt of a training that has ended, and of those before it whose mlenv was killed.
-func keepReceipts(ctx context.Context, clients *kube.Clients, log *slog.Logger, of receipt.Start) error {
-	const patience = time.Minute // for the nodes to answer, and two requests
+// keepReceipt writes the receipt of a training that has ended, with what the nodes know if they answer.
+func keepReceipt(ctx context.Context, clients *kube.Clients, log *slog.Logger, of receipt.Start) error {
+	const patience = time.Minute // for the nodes to answer, and some requests
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	open, err := receipt.Unfinished(ctx, clients.Kube, clients.Namespace)
-	if err != nil && len(open) == 0 {
+	m, err := receipt.ReadJournal(ctx, clients.Kube, clients.Namespace, of.Run)
+	if err != nil {
 		return err
-	}
-	open = slices.DeleteFunc(open, func(m receipt.Journal) bool { return !m.Kept || m.Environment != of.Environment })
-	if len(open) == 0 {
-		return nil
 	}
 	environment := env.Of(clients, of.Environment)
-	set, err := environment.Nodes(ctx, "")
-	if err != nil {
-		return err
-	}
+	set, notReached := environment.Nodes(ctx, "")
 	defer set.Close()
-	mode, err := environment.Mode(ctx)
-	if err != nil {
-		return err
-	}
-	var problems []error
-	for _, m := range open {
-		statuses, err := jobs.Job{ID: m.RunUID, Members: set}.Statuses(ctx)
-		if err != nil || slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return s.State == agent.Running }) {
-			problems = append(problems, err) // it runs on without its mlenv, or is another user's
-			continue
+	if mode, err := environment.Mode(ctx); err == nil {
+		for i := range m.Entries {
+			m.Entries[i].Mode = mode
 		}
-		r := teardown.Summarize(ctx, log, m, set)
-		r.Mode, r.Teardown = mode, "the environment is kept"
-		problems = append(problems, m.Finish(ctx, clients.Kube, r))
 	}
-	return errors.Join(append(problems, receipt.Prune(ctx, clients.Kube, clients.Namespace, of.Environment, ""))...)
+	r := teardown.Summarize(ctx, log, m, set)
+	if r.Teardown = "the environment is kept"; notReached != nil {
+		r.Teardown = notReached.Error()
+	}
+	return errors.Join(m.Finish(ctx, clients.Kube, r), receipt.Prune(ctx, clients.Kube, clients.Namespace, of.Environment, "", true))
 }

@@ -4,6 +4,7 @@ package envflags
 
 import (
 	"context"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -27,6 +28,11 @@ func Allowed(ctx context.Context, clients *kube.Clients, doing string, needed ..
 // MayProvision is Allowed for a user who starts an environment as provision does.
 func MayProvision(ctx context.Context, clients *kube.Clients) error {
 	rights := install.StepRights(clients.Namespace, "leases", "statefulsets", "services", "secrets", "persistentvolumeclaims", "pods")
+	for i := range rights {
+		if rights[i].Resource.Resource != "leases" { // the others are deleted only to take over what an earlier holder left
+			rights[i].Verbs = slices.DeleteFunc(slices.Clone(rights[i].Verbs), func(verb string) bool { return verb == "delete" })
+		}
+	}
 	err := Allowed(ctx, clients, "starting an environment", append(rights, Right(clients, "", "pods/portforward", "", "create"))...)
 	if err == nil {
 		return nil

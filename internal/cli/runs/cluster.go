@@ -44,6 +44,9 @@ func (onCluster) inProgress(r runInfo) bool {
 }
 
 func (onCluster) given(r runInfo) (map[string][]string, error) {
+	if r.kept() {
+		return nil, fail.Becausef(fail.InvalidInput, "reading the params of run %s: it has none, because mlenv train started it", r.name)
+	}
 	if r.run == nil {
 		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "reading the params of run %s: its PipelineRun was deleted, only the receipt "+
 			"is left", r.name),
@@ -106,6 +109,9 @@ func (onCluster) stop(r runInfo) string {
 
 // resume repeats the folder that the run trained.
 func (onCluster) resume(r runInfo) string {
+	if r.kept() {
+		return "mlenv train SCRIPT " + agent.ResumeVariable + "=" + r.series() + r.flag()
+	}
 	folder := ""
 	if r.run != nil && git.IsFolder(r.param("repo-url")) {
 		folder = ". "

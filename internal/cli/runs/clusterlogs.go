@@ -167,6 +167,9 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 	}
 	if o.follow {
 		if err := nodes.FollowLog(ctx, set[node], r.uid(), name, out, nodes.RetryUntilDone(ctx)); err != nil {
+			if r.run == nil {
+				return true, fail.Advise(err, "mlenv status %s%s", r.name, r.flag())
+			}
 			return true, unfollowed(r.run, err)
 		}
 		return true, nil

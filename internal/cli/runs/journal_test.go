@@ -235,6 +235,10 @@ func TestKeptTraining(t *testing.T) {
 	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
 	start := receipt.Start{Run: "by-hand-x", Namespace: "ns", RunUID: "by-hand-x", Environment: "env", Started: time.Now(), Kept: true}
 	journal := start.Writer(clients, slog.New(slog.DiscardHandler), "train")
+	journal.End(t.Context(), errors.New("there is no environment"), nil)
+	if _, err := find(t.Context(), clients, "by-hand-x"); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("a training that was not launched leaves something: %v", err)
+	}
 	journal.Update(t.Context(), func(e *receipt.Entry) {
 		e.Record = &receipt.Record{Folder: ".mlenv/runs/by-hand-x", Claims: []string{"env-workspace"}}
 	})
@@ -260,6 +264,9 @@ func TestKeptTraining(t *testing.T) {
 		t.Fatal(err)
 	}
 	claims, err := r.at.claims(t.Context(), r)
+	if doomed, err := withReceipt(clients, []runInfo{look()}, nil); err != nil || len(doomed) != 1 {
+		t.Errorf("mlenv prune finds %v, %v; want the training that has ended", doomed, err)
+	}
 	if r = look(); r.state() != string(receipt.Succeeded) || r.at.inProgress(r) || fmt.Sprint(claims) != "[claim env-workspace]" {
 		t.Errorf("ended: state %s, in progress %t, claims %v, %v", r.state(), r.at.inProgress(r), claims, err)
 	}

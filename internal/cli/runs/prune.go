@@ -221,7 +221,9 @@ func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []runInfo, remo
 // progress.
 func withReceipt(clients *kube.Clients, all []runInfo, names []string) (found []runInfo, err error) {
 	if len(names) == 0 {
-		return slices.DeleteFunc(slices.Clone(all), func(r runInfo) bool { return r.run != nil || r.forbidden }), nil
+		return slices.DeleteFunc(slices.Clone(all), func(r runInfo) bool {
+			return r.run != nil || r.forbidden && (!r.kept() || r.unfinished)
+		}), nil
 	}
 	var problems []error
 	for _, name := range names {

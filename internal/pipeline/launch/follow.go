@@ -376,6 +376,9 @@ func (f *follower) endTask(t *task, found *v1.TaskRun) {
 	})
 }
 
+// pastTime is how long the logs of the past may hold up a later one: that of a node that is away may not come at all.
+const pastTime = 5 * time.Second
+
 // startStream reads a log after those of the tasks that had ended when the run was first seen: the past is told in its order.
 func (f *follower) startStream(taskName, pod, container string) *stream {
 	open := f.open
@@ -389,10 +392,16 @@ func (f *follower) startStream(taskName, pod, container string) *stream {
 	before := slices.Clone(f.past)
 	f.logs.Go(func() {
 		defer close(s.done)
+		limit := time.After(pastTime)
 		for _, told := range before {
 			select {
 			case <-told:
+			case <-limit:
+				before = nil
 			case <-f.ctx.Done():
+			}
+			if before == nil {
+				break
 			}
 		}
 		err := s.follow(f.ctx, func(at time.Time, line string) {

@@ -175,6 +175,12 @@ func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.Conf
 	return err
 }
 
+// beginningOf returns what a ConfigMap has of the start of its run, zero for nothing.
+func beginningOf(config corev1.ConfigMap) (s Start) {
+	_ = json.Unmarshal([]byte(config.Data[startKey]), &s)
+	return s
+}
+
 // owner returns the UID of the run whose journal a ConfigMap is. Without notes of the run's steps the ConfigMap has only the receipt.
 func owner(config *corev1.ConfigMap) string {
 	var s Start

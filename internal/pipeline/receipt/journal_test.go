@@ -173,7 +173,7 @@ func TestPruneKeepsRunsInProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := Prune(ctx, client, "ns", "env", ""); err != nil {
+	if err := Prune(ctx, client, "ns", "env", "", false); err != nil {
 		t.Fatal(err)
 	}
 	left, err := client.CoreV1().ConfigMaps("ns").List(ctx, metav1.ListOptions{})

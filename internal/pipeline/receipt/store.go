@@ -174,14 +174,14 @@ func selected(ctx context.Context, client kubernetes.Interface, namespace, selec
 }
 
 // Prune deletes the oldest receipts of an environment beyond Keep. It counts the receipts of each schedule, and the receipts
-// without one (""), apart, so that other runs do not delete the history of a schedule.
-func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment, schedule string) error {
+// without one (""), apart, so that other runs do not delete the history of a schedule, and those of trainings in a kept environment.
+func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment, schedule string, kept bool) error {
 	found, err := newestFirst(ctx, client, namespace, environment)
 	if err != nil {
 		return err
 	}
 	found = slices.DeleteFunc(found, func(c corev1.ConfigMap) bool {
-		return c.Labels[run.ScheduleLabel] != schedule || c.Labels[verdictLabel] == unfinished
+		return c.Labels[run.ScheduleLabel] != schedule || c.Labels[verdictLabel] == unfinished || beginningOf(c).Kept != kept
 	})
 	var errs []error
 	for _, old := range found[min(Keep, len(found)):] {

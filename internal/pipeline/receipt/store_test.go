@@ -252,9 +252,17 @@ func TestPrune(t *testing.T) {
 		add("env", n, "nightly")
 		add("env", n, "weekly")
 	}
+	// Nor do trainings in a kept environment displace runs.
+	for n := range Keep {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("by-hand-", n),
+			Labels: labelsOf("env", "", Failed)}, Data: map[string]string{startKey: `{"runUID":"x","kept":true}`}}
+		if err := client.Tracker().Add(config); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for range 2 {
 		for _, schedule := range []string{"", "nightly"} {
-			if err := Prune(t.Context(), client, "ns", "env", schedule); err != nil {
+			if err := Prune(t.Context(), client, "ns", "env", schedule, false); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -44,6 +44,8 @@ type Writer struct {
 	mu     sync.Mutex
 	entry  Entry
 	warned bool
+	// written reports whether there is an entry.
+	written bool
 }
 
 // task is the task of a PipelineRun, which may end without its finally tasks.
@@ -85,7 +87,8 @@ func NewWriter(ctx context.Context, clients *kube.Clients, log *slog.Logger, of 
 	return k
 }
 
-// Writer returns the writer for a training in an environment that is kept. Its first entry begins the journal.
+// Writer returns the writer for a training in an environment that is kept. Its first entry begins the journal; one that does not come so
+// far that it writes one leaves nothing.
 func (s Start) Writer(clients *kube.Clients, log *slog.Logger, task string) *Writer {
 	return s.writer(configMap{clients.Kube, s}, clients.Now, log, task)
 }
@@ -101,6 +104,7 @@ func (k *Writer) Update(ctx context.Context, change func(*Entry)) {
 	}
 	k.mu.Lock()
 	change(&k.entry)
+	k.written = true
 	entry := k.entry
 	k.mu.Unlock()
 	err := k.start.note(ctx, k.store, entry)
@@ -117,9 +121,16 @@ func (k *Writer) Progress(ctx context.Context, p Progress) {
 	}
 }
 
+// Written reports whether the step has written an entry.
+func (k *Writer) Written() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.written
+}
+
 // End writes how the step ended, and what it has learnt. After SIGTERM it writes that only if no other pod continues the step.
 func (k *Writer) End(ctx context.Context, failure error, learn func(*Entry)) {
-	if k == nil {
+	if k == nil || k.start.Kept && !k.Written() {
 		return
 	}
 	stopped := k.task != nil && !k.task.unhook()

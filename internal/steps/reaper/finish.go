@@ -28,7 +28,7 @@ func (r *reaper) finish(ctx context.Context, held []coordinationv1.Lease) error 
 			continue
 		}
 		if m.Kept && slices.ContainsFunc(held, func(l coordinationv1.Lease) bool { return l.Name == m.Environment }) {
-			continue // the user's mlenv train writes it, or the next one there
+			continue // the user's mlenv train writes it
 		}
 		why, err := r.whyOver(ctx, m)
 		if err != nil || why == "" {

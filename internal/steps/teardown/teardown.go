@@ -131,7 +131,7 @@ func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 		return r, problems
 	}
 	t.notify(ended(r))
-	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.Name, r.Schedule); err != nil {
+	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.Name, r.Schedule, false); err != nil {
 		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err))
 	}
 	name := receipt.Name(t.options.Run.Name)

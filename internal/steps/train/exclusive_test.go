@@ -9,6 +9,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // A nightly run must not end because a user works in the environment with the same name.
@@ -46,5 +47,21 @@ func TestReplaceStopsNoRun(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRunName: --replace stops what a user started, which has a name but is no run.
+func TestRunName(t *testing.T) {
+	for _, tc := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{Run: run.Flags{Name: "nightly-1"}, Exclusive: true}, "nightly-1"},
+		{Options{Job: "local-1"}, "local-1"},
+		{Options{Job: "by-hand-x", Exclusive: true}, ""},
+	} {
+		if got := (&Training{Options: tc.o}).runName(); got != tc.want {
+			t.Errorf("%+v: got %q, want %q", tc.o.Run, got, tc.want)
+		}
 	}
 }

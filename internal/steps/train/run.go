@@ -251,12 +251,20 @@ func (t *Training) newPort() (err error) {
 	return err
 }
 
+// runName returns the run that the job belongs to, "" for none: a training of a user in a kept environment may be replaced.
+func (t *Training) runName() string {
+	if t.Exclusive {
+		return t.Run.Name
+	}
+	return cmp.Or(t.Run.Name, t.Job)
+}
+
 // prepare asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since
 // provision did.
 func (t *Training) prepare(ctx context.Context) (err error) {
 	spec := &t.Spec
 	*spec = agent.JobSpec{
-		Run: cmp.Or(t.Run.Name, t.Job), Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
+		Run: t.runName(), Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
 		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, Env: map[string]string{}, SecretEnv: t.SecretEnv,
 		Deadline: time.Now().Add(t.Timeout), Grace: t.StopGrace, NoHook: t.Hook == pylib.None,
 	}

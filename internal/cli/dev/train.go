@@ -111,16 +111,19 @@ func keepReceipt(ctx context.Context, clients *kube.Clients, log *slog.Logger, o
 		return err
 	}
 	environment := env.Of(clients, of.Environment)
-	set, notReached := environment.Nodes(ctx, "")
-	defer set.Close()
+	released := "the environment is kept"
+	set, err := environment.Nodes(ctx, "")
+	if err != nil {
+		released = err.Error()
+	} else {
+		defer set.Close()
+	}
 	if mode, err := environment.Mode(ctx); err == nil {
 		for i := range m.Entries {
 			m.Entries[i].Mode = mode
 		}
 	}
 	r := teardown.Summarize(ctx, log, m, set)
-	if r.Teardown = "the environment is kept"; notReached != nil {
-		r.Teardown = notReached.Error()
-	}
+	r.Teardown = released
 	return errors.Join(m.Finish(ctx, clients.Kube, r), receipt.Prune(ctx, clients.Kube, clients.Namespace, of.Environment, "", true))
 }

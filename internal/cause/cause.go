@@ -19,12 +19,12 @@ import (
 )
 
 // tree matches the folder of a synced tree or of a job, on a claim or in the folder of a local run in place of one.
-// Behind a quote or a bracket its path may contain spaces.
-var tree = regexp.MustCompile(`(?:(["'(])/(?:[^"'(),:;<>\s]| [^/"'(),:;<>\s])*|/[^\s"'(),:;<>]*)?` +
+// Behind a quote or a bracket its path may contain spaces, but a quoted command has several paths.
+var tree = regexp.MustCompile(`(?:(File "|\()/[^"'(),:;<>\n]*|(["'])/(?:[^"'(),:;<>\s]| [^/"'(),:;<>\s])*|/[^\s"'(),:;<>]*)?` +
 	`/\.mlenv/(?:trees/[0-9a-f]{64}|work/[A-Za-z0-9][\w.-]{0,127})/`)
 
 // InTree shortens paths in a synced tree, and in a job's working directory, to paths in the repository.
-func InTree(text string) string { return tree.ReplaceAllString(text, "$1") }
+func InTree(text string) string { return tree.ReplaceAllString(text, "$1$2") }
 
 // Cause is the rank whose own error came first.
 type Cause struct {

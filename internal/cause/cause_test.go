@@ -255,6 +255,8 @@ func TestPathsOfTheRepository(t *testing.T) {
 		"the loss is nan (/home/me/two words/.mlenv/trees/" + hash + "/a b/train.py:7)":           "the loss is nan (a b/train.py:7)",
 		"Command '/usr/bin/python3 /workspace/.mlenv/trees/" + hash + "/prep.py' failed":          "Command '/usr/bin/python3 prep.py' failed",
 		"'/bin/cp /w/.mlenv/trees/" + hash + "/a /w/.mlenv/trees/" + hash + "/b'":                 "'/bin/cp a b'",
+		`File "/tmp/longer /tmp of mine/.mlenv/work/local-x7k2p/pkg/train.py", line 7`:            `File "pkg/train.py", line 7`,
+		"is nan (/tmp/longer /tmp of mine/.mlenv/work/local-x7k2p/train.py:7)":                    "is nan (train.py:7)",
 		kept: kept,
 	} {
 		if got := InTree(text); got != want {

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -147,7 +146,8 @@ func TestEveryRequestMayFail(t *testing.T) {
 	logged := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { slog.SetDefault(logged) })
-	file := filepath.Join(t.TempDir(), "test.yaml")
+	t.Chdir(t.TempDir()) // whose path may contain spaces
+	const file = "test.yaml"
 	if err := os.WriteFile(file, []byte(faultyCluster), 0o600); err != nil {
 		t.Fatal(err)
 	}

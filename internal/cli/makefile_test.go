@@ -80,14 +80,15 @@ func TestTargetsOfScripts(t *testing.T) {
 
 // TestDevSessionEnds: without a script, both commands run at once, and Ctrl-C ends both.
 func TestDevSessionEnds(t *testing.T) {
-	stub := filepath.Join(t.TempDir(), "mlenv")
+	stub := filepath.Join(t.TempDir(), "mlenv") // in PATH, because make knows no path with spaces
 	const program = "#!/bin/sh\necho started $1\nexec tail -f /dev/null\n"
 	if err := os.WriteFile(stub, []byte(program), 0o755); err != nil { //nolint:gosec // it is run
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := makeIn(ctx, t, filepath.Join("..", ".."), "dev-session", "MLENV="+stub)
+	cmd := makeIn(ctx, t, filepath.Join("..", ".."), "dev-session", "MLENV=mlenv")
+	cmd.Env = append(cmd.Env, "PATH="+filepath.Dir(stub)+":"+os.Getenv("PATH"))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
@@ -118,12 +119,11 @@ func keepReceipt(ctx context.Context, clients *kube.Clients, log *slog.Logger, o
 	} else {
 		defer set.Close()
 	}
-	if mode, err := environment.Mode(ctx); err == nil {
-		for i := range m.Entries {
-			m.Entries[i].Mode = mode
-		}
+	mode, err := environment.Mode(ctx)
+	if err != nil {
+		mode = agent.TCP // as of an environment that is gone
 	}
-	r := teardown.Summarize(ctx, log, m, set)
+	r := teardown.Summarize(ctx, log, m, set, mode)
 	r.Teardown = released
 	return errors.Join(m.Finish(ctx, clients.Kube, r), receipt.Prune(ctx, clients.Kube, clients.Namespace, of.Environment, "", true))
 }

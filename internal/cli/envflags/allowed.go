@@ -4,6 +4,7 @@ package envflags
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,13 +17,21 @@ import (
 // Allowed refuses a command that its user may begin but not see to its end, before it creates anything. needed are the rights without which
 // it fails; without others it only explains less. Errors: PermissionDenied with all that is missing, and what grants it.
 func Allowed(ctx context.Context, clients *kube.Clients, doing string, needed ...kube.Access) error {
+	return allowed(ctx, clients, doing, "", needed)
+}
+
+// allowed is Allowed, for a user who needs another Role, too; "" for none.
+func allowed(ctx context.Context, clients *kube.Clients, doing, role string, needed []kube.Access) error {
 	err := kube.CheckAccess(ctx, clients.Kube, doing, needed)
 	if fail.ReasonOf(err) != fail.PermissionDenied {
 		return nil // nobody knows, and the API server decides
 	}
-	return fail.Advise(err, "oc apply -f examples/rights/user.yaml -n %[1]s   # a file of mlenv's repository\n"+
-		"oc create rolebinding mlenv-user-more -n %[1]s --role=mlenv-user %[2]s",
-		clients.Namespace, kube.Subject(kube.WhoAsks(ctx, clients.Kube)))
+	subject, next := kube.Subject(kube.WhoAsks(ctx, clients.Kube)), ""
+	if role != "" {
+		next = fmt.Sprintf("oc create rolebinding mlenv-user-steps -n %s --role=%s %s\n", clients.Namespace, role, subject)
+	}
+	return fail.Advise(err, next+"oc apply -f examples/rights/user.yaml -n %[1]s   # a file of mlenv's repository\n"+
+		"oc create rolebinding mlenv-user-more -n %[1]s --role=mlenv-user %[2]s", clients.Namespace, subject)
 }
 
 // MayProvision is Allowed for a user who starts an environment as provision does.
@@ -33,12 +42,8 @@ func MayProvision(ctx context.Context, clients *kube.Clients) error {
 			rights[i].Verbs = slices.DeleteFunc(slices.Clone(rights[i].Verbs), func(verb string) bool { return verb == "delete" })
 		}
 	}
-	err := Allowed(ctx, clients, "starting an environment", append(rights, Right(clients, "", "pods/portforward", "", "create"))...)
-	if err == nil {
-		return nil
-	}
-	return fail.Advise(err, "oc create rolebinding mlenv-user-steps -n %s --role=%s %s\n%s", clients.Namespace, install.RoleName,
-		kube.Subject(kube.WhoAsks(ctx, clients.Kube)), fail.NextOf(err))
+	return allowed(ctx, clients, "starting an environment", install.RoleName,
+		append(rights, Right(clients, "", "pods/portforward", "", "create")))
 }
 
 // Right returns verbs on one object of the clients' namespace or, for the name "", on all of a resource.

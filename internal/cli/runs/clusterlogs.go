@@ -5,7 +5,6 @@ package runs
 import (
 	"cmp"
 	"context"
-	_ "embed" // the program that reads imports
 	"errors"
 	"fmt"
 	"io"
@@ -119,14 +118,12 @@ var errReadAgain = errors.New("the run has to be read again")
 // rankLog copies the log of a rank from its node, or else from the claim.
 func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r runInfo) error {
 	name := agent.RankLog + strconv.Itoa(o.rank)
-	if r.at.inProgress(r) {
+	if r.at.inProgress(r) && !o.again {
 		found, err := o.liveLog(ctx, out, progress, clients, r, name)
 		if found || err != nil {
 			return err
 		}
-		if !o.again {
-			return errReadAgain
-		}
+		return errReadAgain
 	}
 	record := r.record()
 	if record == nil || len(record.Claims) == 0 {

@@ -5,7 +5,6 @@ package runs
 import (
 	"cmp"
 	"context"
-	_ "embed" // the program that reads imports
 	"slices"
 	"strconv"
 	"strings"

@@ -121,7 +121,7 @@ func finish(ctx context.Context, log *slog.Logger, e *local.Environment, journal
 	if err != nil {
 		log.Warn(fmt.Sprintf("What the steps have noted is not in the receipt: %v", err))
 	}
-	r := teardown.Summarize(context.WithoutCancel(ctx), log, m, e.Nodes)
+	r := teardown.Summarize(context.WithoutCancel(ctx), log, m, e.Nodes, agent.TCP)
 	r.Teardown = "all processes of the run have ended"
 	if err := e.End(); err != nil {
 		r.NotReleased(err)

@@ -3,8 +3,6 @@
 package runs
 
 import (
-	_ "embed" // the program that reads imports
-
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"

@@ -3,8 +3,6 @@
 package runs
 
 import (
-	_ "embed" // the program that reads imports
-
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"

@@ -4,7 +4,6 @@ package runs
 
 import (
 	"context"
-	_ "embed" // the program that reads imports
 	"errors"
 	"fmt"
 	"io"

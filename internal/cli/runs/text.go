@@ -3,7 +3,6 @@
 package runs
 
 import (
-	_ "embed" // the program that reads imports
 	"encoding/json"
 	"fmt"
 	"io"

@@ -392,18 +392,14 @@ func (f *follower) startStream(taskName, pod, container string) *stream {
 	before := slices.Clone(f.past)
 	f.logs.Go(func() {
 		defer close(s.done)
-		limit := time.After(pastTime)
+		waiting, done := context.WithTimeout(f.ctx, pastTime)
 		for _, told := range before {
 			select {
 			case <-told:
-			case <-limit:
-				before = nil
-			case <-f.ctx.Done():
-			}
-			if before == nil {
-				break
+			case <-waiting.Done():
 			}
 		}
+		done()
 		err := s.follow(f.ctx, func(at time.Time, line string) {
 			f.emit(Event{Kind: Line, Time: at, Task: taskName, Text: line})
 		})

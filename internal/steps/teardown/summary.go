@@ -192,10 +192,11 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 }
 
 // Summarize returns the receipt of a run whose steps have ended, on nodes that this does not release, as on the user's own machine.
-func Summarize(ctx context.Context, log *slog.Logger, m receipt.Journal, set nodes.Set) receipt.Receipt {
+func Summarize(ctx context.Context, log *slog.Logger, m receipt.Journal, set nodes.Set,
+	mode agent.Mode) receipt.Receipt {
 	t := &teardown{options: Options{Run: run.Flags{Name: m.Run, UID: m.RunUID}}, log: log, journal: m}
 	r := m.ToReceipt(m.Verdict(receipt.Seen{Over: true}), time.Now())
-	r.Mode = cmp.Or(r.Mode, agent.TCP)
+	r.Mode = mode
 	var claims []string
 	if r.Record != nil {
 		claims = r.Record.Claims

@@ -122,7 +122,7 @@ func (e Environment) termination(ctx context.Context, pod string) (ended *corev1
 
 // Whole waits until the environment has a ready pod for each of count nodes, and returns the address of node 0. Errors:
 // EnvironmentMissing, PodsNotReady.
-func (e Environment) Whole(ctx context.Context, count int) (master string, err error) {
+func (e Environment) Whole(ctx context.Context, count int, waits func(seen string)) (master string, err error) {
 	seen := ""
 	err = e.WatchPods(ctx, func(pods []*corev1.Pod) (bool, error) {
 		leaving := ""
@@ -137,6 +137,7 @@ func (e Environment) Whole(ctx context.Context, count int) (master string, err e
 			master = ready[0].Status.PodIP // they are sorted, and 0 is the first of all numbers
 			return true, nil
 		}
+		waits(seen)
 		if _, err := e.StatefulSet(ctx); apierrors.IsNotFound(err) {
 			return false, fail.Becausef(fail.EnvironmentMissing, "environment %s was deleted", e)
 		}

@@ -95,7 +95,7 @@ func TestNodesThatStayAway(t *testing.T) {
 		over := errors.New("the nodes were not back in time")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, over)
 		defer cancel()
-		_, err := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").Whole(ctx, 2)
+		_, err := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").Whole(ctx, 2, func(string) {})
 		if fail.ReasonOf(err) != fail.PodsNotReady || !errors.Is(err, over) || !strings.Contains(err.Error(), "1 of 2 pods ready") {
 			t.Errorf("got %v, want PodsNotReady with 1 of 2 pods", err)
 		}

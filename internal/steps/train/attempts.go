@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -17,11 +18,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // regroupTime is how long the nodes may take to come back between two attempts. It is the default of start-timeout: a pod on
 // another Kubernetes node may have to pull the image. The GPUs of the other nodes are idle meanwhile.
 const regroupTime = 20 * time.Minute
+
+// waitSays is the time between two lines about what an attempt waits for.
+const waitSays = 30 * time.Second
 
 // mends are the reasons for which another attempt may help. Any other failure would repeat itself.
 var mends = []fail.Reason{
@@ -32,6 +37,8 @@ var mends = []fail.Reason{
 type onNode struct {
 	node int
 	error
+	// until is when the node's silence shows a fault of its own, zero if it does already.
+	until time.Time
 }
 
 func (e onNode) Unwrap() error { return e.error }
@@ -167,11 +174,6 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	bound := min(regroupTime, time.Until(t.Spec.Deadline)).Round(time.Second)
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the nodes were not back after %s", bound))
 	defer cancel()
-	if t.staysSilent(ctx, failed) {
-		host := t.hosts[*failed.Node]
-		t.leaveOut(ctx, failed, *failed.Node, "it did not answer")
-		t.Log.Info(outOfService(host))
-	}
 	renewed := map[int]bool{} // the nodes that have a new pod
 	for {
 		if err := t.whole(ctx); err != nil {
@@ -217,13 +219,26 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	}
 }
 
-// whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name.
+// whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name. While it waits it
+// says for what.
 func (t *Training) whole(ctx context.Context) error {
 	pods, ok := t.pods()
 	if !ok {
 		return nil
 	}
-	master, err := pods.Whole(ctx, len(t.Nodes))
+	var seen atomic.Pointer[string]
+	waits := func(text string) { seen.Store(&text) }
+	saying, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_ = wait.PollUntilContextCancel(saying, waitSays, false, func(context.Context) (bool, error) {
+			if text := seen.Load(); text != nil {
+				t.Log.Info("Still waiting for the nodes: " + *text)
+			}
+			return false, nil
+		})
+	}()
+	master, err := pods.Whole(ctx, len(t.Nodes), waits)
 	if err != nil {
 		return err
 	}
@@ -236,6 +251,9 @@ func (t *Training) whole(ctx context.Context) error {
 				// DNS remembers the address of an earlier pod for a while.
 				err = fail.Becausef(fail.AgentUnreachable, "resolving %s on node %d: %v %s; want %s", name, client.Node(), answer.Addresses[name],
 					answer.Problems[name], master)
+			}
+			if err != nil {
+				waits(err.Error())
 			}
 			return err
 		})

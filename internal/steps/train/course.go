@@ -4,6 +4,7 @@ package train
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -103,8 +104,9 @@ type course struct {
 	judge
 	phase    phase
 	statuses []agent.JobStatus
-	// lost are the nodes that report nothing any more.
-	lost map[int]bool
+	// lost are the nodes that report nothing any more, and silent those that may report again, with the times since when they do not.
+	lost   map[int]bool
+	silent map[int]time.Time
 	// failure is the first one. It is nil as long as its question is open, which asked means.
 	failure error
 	asked   bool
@@ -148,16 +150,18 @@ func (c *course) on(e event, now time.Time) []effect {
 func (c *course) heard(e jobs.Event, now time.Time) {
 	switch e.Kind {
 	case jobs.Silent:
+		c.silent[e.Node] = now
 		c.say(slog.LevelWarn, fmt.Sprintf("Node %d does not answer; the training may continue. Trying again. (%v)", e.Node, e.Err))
 	case jobs.Lost:
 		c.lost[e.Node] = true
-		c.fail(onNode{e.Node, e.Err}, "", "another node is gone")
+		c.fail(onNode{node: e.Node, error: e.Err}, "", "another node is gone")
 	case jobs.Reported:
 		c.reported(e.Node, e.Status, now)
 	}
 }
 
 func (c *course) reported(node int, status agent.JobStatus, now time.Time) {
+	delete(c.silent, node)
 	if c.nccl.note(c.statuses[node].NCCL, status.NCCL) {
 		c.effects = append(c.effects, alarm{ncclSettled, together})
 	}
@@ -339,8 +343,25 @@ func (c *course) conclude() {
 			c.ask(*q)
 			return
 		}
+		err = c.unanswered(err)
 	}
 	c.finish(err)
+}
+
+// unanswered returns the error of a node that does not answer, if a rank lost its peers and no rank shows an error of its own; else err.
+func (c *course) unanswered(err error) error {
+	var lost cause.Error
+	if !errors.As(err, &lost) || lost.Known || lost.Left != nil {
+		return err
+	}
+	for node, status := range c.statuses {
+		since, silent := c.silent[node]
+		if silent && (status.State == agent.Running || status.State == "") {
+			return onNode{node, c.gone(node, "its agent does not answer, and rank %d on node %d, which lost its peers, %s",
+				lost.Rank.Rank, lost.Rank.Node, lost.Symptom()), since.Add(jobs.Reachable)}
+		}
+	}
+	return err
 }
 
 func (c *course) ask(q question) {

@@ -242,6 +242,24 @@ func TestCourse(t *testing.T) {
 			{obeys(0, ""), "", stopping},
 			{obeys(1, ""), "end: RankFailed", ended},
 		}},
+		{"a rank loses its peer, whose node does not answer", []row{
+			{silentNode(0), `log "Node 0 does not answer;"`, running},
+			{losesItsPeer(1), "settled after 3s", doubtful},
+			{settled, "stop all: a rank lost its peers" + rest, stopping},
+			{giveUp, "end: NodeLost", ended},
+		}},
+		{"a rank loses its peer, whose node answers again", []row{
+			{silentNode(0), `log "Node 0 does not answer;"`, running},
+			{losesItsPeer(1), "settled after 3s", doubtful},
+			{runs(0), "", doubtful},
+			{settled, "stop all: a rank lost its peers" + rest, stopping},
+			{giveUp, "end: RankFailed", ended},
+		}},
+		{"a rank fails by an error of its own, and another node does not answer", []row{
+			{silentNode(0), `log "Node 0 does not answer;"`, running},
+			{leaves(1, 3), "stop all: rank 1 exited with 3" + rest, stopping},
+			{giveUp, "end: RankFailed", ended},
+		}},
 		{"a launcher ends before its ranks have started", []row{
 			{launcherEnds(1), "stop all: the launcher of node 1 ended before it had started all ranks" + rest, stopping},
 			{jobs.Event{Status: agent.JobStatus{State: agent.Stopped}}, "ask about launcher of node 1", explaining},
@@ -466,8 +484,8 @@ func TestCourse(t *testing.T) {
 			c := &course{
 				rules: watches(rules.Valid(of.stopIf), rules.Valid(of.restartIf), false),
 				judge: judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 1, Grace: time.Minute},
-					of: cause.Job{Run: "run", Namespace: "ns"}},
-				phase: running, statuses: make([]agent.JobStatus, 2), lost: map[int]bool{}, launched: begin,
+					of: cause.Job{Run: "run", Namespace: "ns"}, gone: (&Training{}).gone},
+				phase: running, statuses: make([]agent.JobStatus, 2), lost: map[int]bool{}, silent: map[int]time.Time{}, launched: begin,
 				started: !strings.Contains(tc.rows[0].want, "first rank"),
 				nccl:    ncclMonitor{wanted: nccl.RDMAGPU, ranks: 2},
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/known"
 )
@@ -60,27 +61,33 @@ func (t *Training) renew(ctx context.Context, facts []agent.Facts, renewed map[i
 
 // staysSilent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
 // that was deleted, evicted or preempted may come back to its node.
-func (t *Training) staysSilent(ctx context.Context, failed *agent.Attempt) bool {
-	if failed.Reason != fail.NodeLost || failed.Node == nil {
-		return false
-	}
-	client := t.Nodes[*failed.Node]
-	asking, cancel := context.WithTimeout(ctx, 3*askTime) // nvidia-smi alone may take 20 s
+func (t *Training) staysSilent(ctx context.Context, lost onNode) bool {
+	waiting, cancel := context.WithDeadline(ctx, lost.until)
 	defer cancel()
-	if _, err := client.Facts(asking); err == nil {
-		return false
-	}
-	return t.podGone(ctx, *failed.Node) == nil
+	err := nodes.Retry(waiting, func() error {
+		asking, cancel := context.WithTimeout(ctx, 3*askTime) // nvidia-smi alone may take 20 s
+		defer cancel()
+		_, err := t.Nodes[lost.node].Facts(asking)
+		return err
+	})
+	return err != nil && t.podGone(ctx, lost.node) == nil
 }
 
-// leaveOutBy leaves out the node of a rank whose own words show a fault of the node.
+// leaveOutBy leaves out the node that stays silent, or the node of a rank whose own words show a fault of the node.
 func (t *Training) leaveOutBy(ctx context.Context, err error, failed *agent.Attempt) {
 	var found cause.Error
-	if !errors.As(err, &found) {
-		return
-	}
-	if fault := found.NodeFault(); fault != "" {
-		t.leaveOut(ctx, failed, found.Rank.Node, fault)
+	var lost onNode
+	switch {
+	case failed.Reason == fail.NodeLost && errors.As(err, &lost):
+		if t.staysSilent(ctx, lost) {
+			host := t.hosts[lost.node]
+			t.leaveOut(ctx, failed, lost.node, "it did not answer")
+			t.Log.Info(outOfService(host))
+		}
+	case errors.As(err, &found):
+		if fault := found.NodeFault(); fault != "" {
+			t.leaveOut(ctx, failed, found.Rank.Node, fault)
+		}
 	}
 }
 

@@ -196,7 +196,7 @@ func (t *Training) notStarted(errs []error) error {
 		return errs[i]
 	}
 	if i := slices.IndexFunc(errs, silent); i >= 0 {
-		return onNode{t.Nodes[i].Node(), t.lost(t.Nodes[i].Node(), errs[i])}
+		return onNode{node: t.Nodes[i].Node(), error: t.lost(t.Nodes[i].Node(), errs[i])}
 	}
 	return nil
 }
@@ -303,7 +303,7 @@ func (t *Training) course(began time.Time) *course {
 			wanted: t.wantedTransport(), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(), nodes: len(t.Nodes),
 		},
 		rules: watches(t.StopIf.Rules, t.RestartIf.Rules, t.Spec.DebugRank != nil),
-		lost:  map[int]bool{},
+		lost:  map[int]bool{}, silent: map[int]time.Time{},
 	}
 }
 
@@ -312,7 +312,7 @@ func (t *Training) wantedTransport() nccl.Transport {
 }
 
 func (t *Training) judge() judge {
-	return judge{spec: t.Spec, timeout: t.Timeout, of: cause.Job{Run: t.Spec.Run, Environment: t.Name, Namespace: t.Clients.Namespace}}
+	return judge{spec: t.Spec, timeout: t.Timeout, gone: t.gone, of: cause.Job{Run: t.Spec.Run, Environment: t.Name, Namespace: t.Clients.Namespace}}
 }
 
 // sender returns a function that sends an event, unless ctx is done.
@@ -366,14 +366,14 @@ func (t *Training) explain(ctx context.Context, q question) error {
 	node := q.status.Node
 	switch q.about {
 	case aboutRestart:
-		return onNode{node, t.restarted(ctx, node)}
+		return onNode{node: node, error: t.restarted(ctx, node)}
 	case aboutLauncher:
 		return t.launcherFailed(ctx, q.status)
 	}
 	if err := t.podGone(ctx, node); err != nil {
-		return onNode{node, err}
+		return onNode{node: node, error: err}
 	}
-	return onNode{node, t.gone(node, "its container was stopped, as when its pod is deleted or evicted")}
+	return onNode{node: node, error: t.gone(node, "its container was stopped, as when its pod is deleted or evicted")}
 }
 
 // showDebugger prints how to reach a rank that waits for a debugger.

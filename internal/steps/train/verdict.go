@@ -20,6 +20,8 @@ type judge struct {
 	timeout time.Duration
 	// of is the training in commands for users.
 	of cause.Job
+	// gone returns the error for a node that will not come back.
+	gone func(node int, why string, args ...any) error
 }
 
 // job returns the training with the record of a node.

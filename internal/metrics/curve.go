@@ -69,6 +69,8 @@ type History struct {
 	each  int
 	last  map[string]float64
 	ranks []rankSum
+	// counted is true if the steps were not counted by the training itself, but below it.
+	counted bool
 }
 
 type bucket struct {
@@ -91,8 +93,18 @@ type rankSum struct {
 	sum, longest float64
 }
 
-// Add adds a line. Only lines with a step count.
+// CountsItself reports whether a line has a step that the training itself has counted, as one that resumes knows. Before its first such line
+// there may be one with the count of its optimizer.
+func CountsItself(line map[string]any) bool {
+	_, ok := Number(line, "step")
+	return ok && line["source"] == nil
+}
+
+// Add adds a line. Only lines with a step count. The steps that the training counts itself take the place of others.
 func (h *History) Add(line map[string]any) {
+	if h.counted && CountsItself(line) {
+		*h = History{}
+	}
 	if h.last == nil {
 		h.last, h.each = map[string]float64{}, 1
 	}
@@ -106,6 +118,7 @@ func (h *History) Add(line map[string]any) {
 		return
 	}
 	h.curve.Lines++
+	h.counted = !CountsItself(line)
 	b := bucket{lines: 1, step: step, firstStep: step, tokens: h.last["tokens"], samples: h.last["samples"], highest: math.Inf(-1)}
 	b.at, _ = Time(line)
 	b.firstAt = b.at

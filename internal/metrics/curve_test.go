@@ -183,3 +183,15 @@ func TestLossAsText(t *testing.T) {
 		t.Errorf("%d losses are not finite, the first at step %g; want one, at step 2", c.NotFinite, c.FirstNotFinite)
 	}
 }
+
+// A script that reports its steps after its optimizer's step has a line before its own, with a count that begins at 1 in every attempt.
+func TestCountOfTheOptimizerIsReplaced(t *testing.T) {
+	var h History
+	h.Add(map[string]any{"step": 1.0, "source": "torch.optim", "time": 100.0})
+	for i := range 3 {
+		h.Add(map[string]any{"step": 101.0 + float64(i), "time": 101.0 + float64(i), "loss": 0.5})
+	}
+	if c := h.Curve(); c.Lines != 3 || c.First != 101 || c.Points[len(c.Points)-1].Step != 103 {
+		t.Errorf("got %+v, want 3 lines from step 101 to 103", c)
+	}
+}

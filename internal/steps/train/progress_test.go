@@ -139,3 +139,19 @@ func TestProgressReportsDroppedMetrics(t *testing.T) {
 		t.Errorf("%d keys are kept, want %d", kept, metrics.MostKeys+1)
 	}
 }
+
+// The count of the optimizer begins at 1 in an attempt that resumes, and comes before the script's own.
+func TestOwnStepsReplaceTheOptimizers(t *testing.T) {
+	p := &progress{}
+	now := time.Unix(1_790_000_000, 0)
+	p.add(map[string]any{"step": 1.0, "source": "torch.optim"}, now)
+	for step := 101.0; step <= 103; step++ {
+		p.add(map[string]any{"step": step, "steps": 200.0}, now.Add(time.Duration(step)*time.Second))
+	}
+	if first, last := p.steps(); first == nil || *first != 101 || *last != 103 {
+		t.Errorf("steps from %v to %v, want 101 to 103", first, last)
+	}
+	if got, _ := p.line(""); got != "progress: step 103 of 200, about 1m37s left" {
+		t.Errorf("got %q", got)
+	}
+}

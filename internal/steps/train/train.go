@@ -271,8 +271,10 @@ func (t *Training) followRanks(outputs []context.Context, group *sync.WaitGroup)
 func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, shown *progress, began time.Time, send func(event)) {
 	lines := metrics.Lines(func(value map[string]any) {
 		if shown.add(value, time.Now()) && !began.IsZero() {
-			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"],
-				time.Since(began).Seconds()), "event", "first-step", "step", value["step"], "seconds", time.Since(began).Seconds())
+			step, _ := metrics.Number(value, "step")
+			t.Log.Info(fmt.Sprintf("The first step that is reported, %s, was done %.1f s after the launch.",
+				metrics.AtStep(step, 0, value["source"]), time.Since(began).Seconds()), "event", "first-step", "step", value["step"], "seconds",
+				time.Since(began).Seconds())
 		}
 		if notice := shown.notice(); notice != "" {
 			t.Log.Warn(notice)

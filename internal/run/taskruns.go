@@ -73,7 +73,7 @@ type TaskRun struct {
 var finalReasons = []fail.Reason{
 	fail.RankFailed, fail.OutOfMemory, fail.TrainingTimeout, fail.Hang, fail.NoRendezvous, fail.TransportWrong, fail.NodeLost,
 	fail.StopCondition, fail.ContainerRestarted,
-	fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput,
+	fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput, fail.DiskFull,
 }
 
 // Final reports whether the previous attempt ended with a failure that this one only repeats: Tekton retries a step whatever its

@@ -255,6 +255,12 @@ func (c Cause) NodeFault() string {
 	return fmt.Sprintf("rank %d on it reports: %s", c.Rank.Rank, plainly(words))
 }
 
+// Guessed reports whether the reason is only the most probable one.
+func (c Cause) Guessed() bool {
+	row, _ := known.Words().Find(lastWords(c.Rank))
+	return c.Known && row.Probable
+}
+
 // Error is the error of a training that Cause ended.
 type Error struct {
 	Cause

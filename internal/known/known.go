@@ -39,8 +39,9 @@ type Row struct {
 	Whose    Whose    `json:"whose"`
 	// Waits: the rank waited for another one.
 	Waits bool `json:"waits,omitempty"`
-	// Reason replaces the general one.
-	Reason fail.Reason `json:"reason,omitempty"`
+	// Reason replaces the general one. Probable: the text has other causes too, so nothing is decided by the reason.
+	Reason   fail.Reason `json:"reason,omitempty"`
+	Probable bool        `json:"probable,omitempty"`
 	// Means is a clause that is added to the text, if the text does not say it.
 	Means string `json:"means,omitempty"`
 	// Next is the advice, and NextHere the one on the user's own machine if it differs.

@@ -303,9 +303,7 @@ func (c Cause) Err(job Job) error {
 		advice = cmp.Or(row.NextHere, row.Next)
 	}
 	switch {
-	case isKnown && row.Reason == fail.OutOfMemory:
-		reason, next = row.Reason, advice
-	case fromNCCL:
+	case fromNCCL && row.Reason == "":
 		said.WriteString(": " + found.Cause)
 		next = found.Next
 	case isKnown && advice != "":

@@ -76,7 +76,8 @@ func (c Culprit) How() string {
 
 // Find returns the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok is false
 // if no rank failed. A Python error counts from its first line: a rank may print it and end after the peers that it brought down. Of
-// ranks with one and the same error, one that was not stopped comes first.
+// ranks with one and the same error, one that was not stopped comes first, and of those whose errors name each other the one that most
+// of them name.
 func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	var failed []agent.RankStatus
 	best := consequence
@@ -108,6 +109,10 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 			return found.Stopped && !r.Stopped && originOf(r) == best && lastWords(r) == lastWords(*found)
 		}); alike != nil {
 			found = alike
+		}
+		if names, _ := known.Words().Names(lastWords(*found)); names != "" {
+			odd := blamed(failed, false)
+			found = cmp.Or(first(func(r agent.RankStatus) bool { return originOf(r) == best && slices.Contains(odd, r.Rank) }), found)
 		}
 		return Cause{Rank: *found, Known: true}, true
 	}
@@ -255,6 +260,12 @@ func (c Cause) NodeFault() string {
 	return fmt.Sprintf("rank %d on it reports: %s", c.Rank.Rank, plainly(words))
 }
 
+// Guessed reports whether the reason is only the most probable one.
+func (c Cause) Guessed() bool {
+	row, _ := known.Words().Find(lastWords(c.Rank))
+	return c.Known && row.Probable
+}
+
 // Error is the error of a training that Cause ended.
 type Error struct {
 	Cause
@@ -292,9 +303,7 @@ func (c Cause) Err(job Job) error {
 		advice = cmp.Or(row.NextHere, row.Next)
 	}
 	switch {
-	case isKnown && row.Reason == fail.OutOfMemory:
-		reason, next = row.Reason, advice
-	case fromNCCL:
+	case fromNCCL && row.Reason == "":
 		said.WriteString(": " + found.Cause)
 		next = found.Next
 	case isKnown && advice != "":

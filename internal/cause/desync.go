@@ -105,13 +105,8 @@ func absent(failed []agent.RankStatus) (culprit string, late []int) {
 	for _, rank := range failed {
 		nodes[rank.Rank] = rank.Node
 	}
-	for _, rank := range failed {
-		match := missed.FindStringSubmatch(lastWords(rank))
-		if match == nil {
-			continue
-		}
-		late = numbers(match[1])
-		return fmt.Sprintf("%s did not come to the monitored barrier, as rank %d reports", ranksOf(late, nodes), rank.Rank), late
+	if late = blamed(failed, true); len(late) > 0 {
+		return ranksOf(late, nodes) + " did not come to the monitored barrier, as rank 0 reports", late
 	}
 	return "", nil
 }

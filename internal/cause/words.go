@@ -5,6 +5,7 @@ package cause
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,12 +25,8 @@ var (
 	// timedOut matches any timeout. One that a library of collectives raises is a wait for others, whatever its other words.
 	timedOut    = regexp.MustCompile(`(?i)timed? ?out|watchdog hang`)
 	collectives = regexp.MustCompile(`/(torch/distributed|deepspeed/comm)/`)
-	// missed has the ranks that did not come to a monitored barrier (ProcessGroupGloo.cpp).
-	missed = regexp.MustCompile(`Ranks? (\d+(?:, \d+)*) failed to pass monitoredBarrier`)
 	// crowded has the size of the world and how many joined it.
 	crowded = regexp.MustCompile(`store based barrier.*\(world_size=(\d+), worker_count=(\d+),`)
-	// reported has the ranks whose errors ended a checkpoint: every rank raises them (torch/distributed/checkpoint/api.py).
-	reported = regexp.MustCompile(`CheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)`)
 	// noNetwork matches what a download without a network ends in (the C library, urllib3, curl, huggingface_hub, transformers), and server
 	// what it wanted to reach.
 	noNetwork = regexp.MustCompile(`(?i)name or service not known|temporary failure in name resolution|failed to resolve|` +
@@ -209,9 +206,6 @@ func originOf(rank agent.RankStatus) origin {
 	if rank.Stopped && (p.Type == "KeyboardInterrupt" || p.Type == "SystemExit") {
 		return consequence
 	}
-	if match := reported.FindStringSubmatch(text(p)); match != nil && !slices.Contains(numbers(match[1]), rank.Rank) {
-		return consequence
-	}
 	last := originOfError(p.Type, text(p))
 	if last == own && waitsInLibrary(p) {
 		return consequence
@@ -225,6 +219,25 @@ func originOf(rank agent.RankStatus) origin {
 		return consequence
 	}
 	return max(doubtful, min(first, last))
+}
+
+// blamed returns the ranks that the errors of most ranks name: those that differ from them or, with waits, those that did not come.
+func blamed(failed []agent.RankStatus, waits bool) (ranks []int) {
+	count := map[int]int{}
+	for _, rank := range failed {
+		if names, waited := known.Words().Names(lastWords(rank)); waited == waits {
+			for _, n := range numbers(names) {
+				count[n]++
+			}
+		}
+	}
+	for n, times := range count {
+		if times == slices.Max(slices.Collect(maps.Values(count))) {
+			ranks = append(ranks, n)
+		}
+	}
+	slices.Sort(ranks)
+	return ranks
 }
 
 // numbers reads a list such as "1, 3".

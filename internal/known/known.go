@@ -34,13 +34,16 @@ type Row struct {
 	ID string `json:"id"`
 	// Of are the kinds of messages, if the table has several.
 	Of string `json:"of,omitempty"`
-	// Patterns are regular expressions, alternatives. The first one that has groups gives them to Next and Means as $1 and so on.
+	// Patterns are regular expressions, alternatives. The first one that has groups gives them to Names, Means and Next as $1 and so on.
 	Patterns []string `json:"patterns"`
 	Whose    Whose    `json:"whose"`
 	// Waits: the rank waited for another one.
 	Waits bool `json:"waits,omitempty"`
-	// Reason replaces the general one.
-	Reason fail.Reason `json:"reason,omitempty"`
+	// Reason replaces the general one. Probable: the text has other causes too, so nothing is decided by the reason.
+	Reason   fail.Reason `json:"reason,omitempty"`
+	Probable bool        `json:"probable,omitempty"`
+	// Names are the ranks, as in "1, 3", that the text names as those at fault, or as those that it waited for.
+	Names string `json:"names,omitempty"`
 	// Means is a clause that is added to the text, if the text does not say it.
 	Means string `json:"means,omitempty"`
 	// Next is the advice, and NextHere the one on the user's own machine if it differs.
@@ -93,19 +96,36 @@ func (t Table) FindOf(kind, text string) (row Row, ok bool) {
 		if kind != "" && !slices.Contains(strings.Fields(row.Of), kind) {
 			continue
 		}
-		match := row.pattern.FindStringSubmatch(text)
-		if match == nil {
-			continue
+		if row.fill(text) {
+			return row, true
 		}
-		groups := slices.DeleteFunc(slices.Clone(match[1:]), func(group string) bool { return group == "" })
-		for i, group := range groups {
-			for _, text := range []*string{&row.Means, &row.Next, &row.NextHere} {
-				*text = strings.ReplaceAll(*text, fmt.Sprintf("$%d", i+1), group)
-			}
-		}
-		return row, true
 	}
 	return Row{}, false
+}
+
+// fill gives a row the words of a text. It reports whether the row fits.
+func (r *Row) fill(text string) bool {
+	match := r.pattern.FindStringSubmatch(text)
+	if match == nil {
+		return false
+	}
+	groups := slices.DeleteFunc(slices.Clone(match[1:]), func(group string) bool { return group == "" })
+	for i, group := range groups {
+		for _, words := range []*string{&r.Names, &r.Means, &r.Next, &r.NextHere} {
+			*words = strings.ReplaceAll(*words, fmt.Sprintf("$%d", i+1), group)
+		}
+	}
+	return true
+}
+
+// Names returns the ranks that a text names, and whether it waited for them. A row before may have its reason.
+func (t Table) Names(text string) (ranks string, waits bool) {
+	for _, row := range t {
+		if row.Names != "" && row.fill(text) {
+			return row.Names, row.Waits
+		}
+	}
+	return "", false
 }
 
 // Waits reports whether a text shows that a rank waited for another one.

@@ -29,12 +29,15 @@ internal/known/*.yaml: a new case is one row with an example.
 		fmt.Fprintf(&page, "\n## %s\n\n| message, for example | at fault | reason | meaning | next |\n| --- | --- | --- | --- | --- |\n",
 			section.title)
 		for _, row := range section.rows {
-			final := ""
+			final, probable := "", ""
 			if row.Final {
 				final = ", final"
 			}
-			fmt.Fprintf(&page, "| `%s` | %s%s | %s | %s | %s |\n", example(row.Examples[0]), row.Whose, final, row.Reason, cell(row.Means),
-				cell(row.Next))
+			if row.Probable {
+				probable = ", probably"
+			}
+			fmt.Fprintf(&page, "| `%s` | %s%s | %s%s | %s | %s |\n", example(row.Examples[0]), row.Whose, final, row.Reason, probable,
+				cell(row.Means), cell(row.Next))
 		}
 	}
 	golden.File(t, "../../docs/reference/known.md", page.String())

@@ -43,8 +43,11 @@ var (
 	ofRank = regexp.MustCompile(`^Traceback \(most recent call last\): \(RANK (\d+)\)$`)
 	// ncclError is the second line of NCCL's errors in torch: the kind, before NCCL's own last words.
 	ncclError = regexp.MustCompile(`^nccl\w+: `)
-	// rootCause are the lines of elastic's table about the rank that failed first.
+	// rootCause are the lines of elastic's table about the rank that failed first, and tableRank what the first of them has.
 	rootCause = regexp.MustCompile(`^\s+(rank|exitcode|traceback)\s+: (.*)$`)
+	tableRank = regexp.MustCompile(`^rank (\d+) \(local_rank: (\d+)\)`)
+	// killed is a fact of the table: the rank was ended by a signal that follows no error of Python.
+	killed = regexp.MustCompile(`, exitcode -(?:4|7|8|9|11) `)
 )
 
 const (
@@ -102,10 +105,11 @@ func Last(lines []string) *agent.PythonError {
 	}
 	result.Message += continued(result, rest)
 	if OfParent(result) && chainedBefore(lines, start) < 0 {
-		if own := Last(lines[max(0, start-near):start]); own != nil {
+		facts := firstOfTable(lines[start:])
+		if own := Last(without(lines[max(0, start-near):start], facts)); own != nil && !killed.MatchString(facts) {
 			return own
 		}
-		result.Message = cmp.Or(result.Message, firstOfTable(lines[start:]))
+		result.Message = cmp.Or(result.Message, facts)
 	}
 	for again, start := true, chainedBefore(lines, start); start >= 0; again, start = false, chainedBefore(lines, start) {
 		first, _ := read(lines[start:])
@@ -202,6 +206,19 @@ func firstOfTable(lines []string) string {
 		}
 	}
 	return strings.Join(facts[:min(len(facts), 3)], ", ")
+}
+
+// without leaves out the lines of other ranks than the one of these facts, as far as a prefix names the rank or the local rank.
+func without(lines []string, facts string) []string {
+	first := tableRank.FindStringSubmatch(facts)
+	if first == nil {
+		return lines
+	}
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		prefix := rankPrefix.FindString(line)
+		return strings.Contains(prefix, "[rank") && !strings.Contains(prefix, "[rank"+first[1]+"]") ||
+			strings.Contains(prefix, "[default") && !strings.Contains(prefix, "[default"+first[2]+"]")
+	})
 }
 
 // last returns the index of the last line that matches, -1 for none.

@@ -58,7 +58,8 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 			return result, err
 		}
 		failed := t.failed(result, err)
-		if why := t.whyFinal(failed); why != "" {
+		rank := cause.Error{}
+		if why := t.whyFinal(failed, errors.As(err, &rank) && rank.Guessed()); why != "" {
 			return result, fmt.Errorf("%w; not restarted: %s", err, why)
 		}
 		left := t.MaxRestarts - failed.Attempt
@@ -139,10 +140,10 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 	return a
 }
 
-// whyFinal returns why no attempt follows the failed one, "" if one does.
-func (t *Training) whyFinal(failed agent.Attempt) string {
+// whyFinal returns why no attempt follows the failed one, "" if one does. A guessed reason ends nothing.
+func (t *Training) whyFinal(failed agent.Attempt, guessed bool) string {
 	switch {
-	case !slices.Contains(mends, failed.Reason):
+	case !guessed && !slices.Contains(mends, failed.Reason):
 		return "another attempt would not help against " + string(failed.Reason)
 	case !t.Spec.Deadline.IsZero() && !time.Now().Before(t.Spec.Deadline):
 		return "the time of the training is over"

@@ -116,6 +116,21 @@ func TestSameErrorTwice(t *testing.T) {
 	}
 }
 
+// TestFullDisk: only a disk that is certainly full makes another attempt useless.
+func TestFullDisk(t *testing.T) {
+	for words, again := range map[string]bool{
+		"RuntimeError: [enforce fail at inline_container.cc:659] . unexpected pos 2387758464 vs 2387758376": true,
+		"OSError: [Errno 28] No space left on device":                                                       false,
+	} {
+		training, out, _ := newRestartable(t, 1,
+			`[ $MLENV_ATTEMPT = 2 ] && exit 0; [ $NODE_RANK = 0 ] && exec sleep 1000; echo '`+words+`'; exit 1`)
+		_, err := training.attempts(t.Context())
+		if again && err != nil || !again && (fail.ReasonOf(err) != fail.DiskFull || !strings.Contains(err.Error(), "would not help")) {
+			t.Errorf("%s: got %v, want another attempt: %t\n%s", words, err, again, out)
+		}
+	}
+}
+
 func TestWhyFinal(t *testing.T) {
 	ended := func(reason fail.Reason, message string, step float64) agent.Attempt {
 		a := agent.Attempt{Reason: reason, Symptom: message}
@@ -149,12 +164,12 @@ func TestWhyFinal(t *testing.T) {
 			"max-restarts allows 3 restarts"},
 	} {
 		training := &Training{Options: Options{MaxRestarts: 3}, Spec: agent.JobSpec{Attempts: tc.earlier, Deadline: time.Now().Add(time.Hour)}}
-		if got := training.whyFinal(tc.now); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+		if got := training.whyFinal(tc.now, false); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
 		}
 	}
 	late := &Training{Options: Options{MaxRestarts: 3}, Spec: agent.JobSpec{Deadline: time.Now().Add(-time.Second)}}
-	if got := late.whyFinal(byRank(0, 0)); got != "the time of the training is over" {
+	if got := late.whyFinal(byRank(0, 0), false); got != "the time of the training is over" {
 		t.Errorf("after the deadline: got %q", got)
 	}
 }

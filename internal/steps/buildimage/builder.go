@@ -128,7 +128,7 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 	if err != nil {
 		return nil, err
 	}
-	digests := map[string]string{}
+	digests, trust := map[string]string{}, ""
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
 	for _, base := range bases {
@@ -165,13 +165,14 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 		case err != nil:
 			return kube.Problem(fmt.Errorf("reading configmap %s/%s: %w", b.namespace, b.trustedCA, err))
 		case config.Data[cluster.TrustedCAKey] != "":
-			b.trust = b.trustedCA
+			trust = b.trustedCA
 		}
 		return nil
 	})
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
+	b.trust = trust
 	b.inputs.Strategy, b.inputs.Dockerfile = string(buildv1.DockerBuildStrategyType), string(b.definition.dockerfile)
 	b.inputs.Context, b.inputs.Bases = files, digests
 	if b.trust != "" {

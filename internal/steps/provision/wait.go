@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -46,6 +47,8 @@ const railTime = 2 * time.Minute
 // applied.
 func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentials, set *appsv1.StatefulSet) ([]*corev1.Pod, error) {
 	watching, stop := context.WithCancelCause(ctx)
+	var watches sync.WaitGroup
+	defer watches.Wait() // the request may change afterwards
 	defer stop(nil)
 	changed := make(chan struct{}, 1)
 	poke := func() {
@@ -55,18 +58,18 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 		}
 	}
 	agents := &readiness{p: p, credentials: credentials, changed: poke, answered: map[types.UID]bool{}}
-	go func() {
+	watches.Go(func() {
 		stop(p.environment().WatchPods(watching, func(pods []*corev1.Pod) (bool, error) {
 			agents.ask(watching, pods)
 			poke()
 			return false, nil
 		}))
-	}()
-	go func() {
+	})
+	watches.Go(func() {
 		// Only events show some causes, such as a refused pod.
 		_ = kube.Until(watching, "events", p.clients.Kube.CoreV1().Events(p.request.Namespace), metav1.ListOptions{},
 			func([]*corev1.Event) (bool, error) { poke(); return false, nil })
-	}()
+	})
 	report := &reporter{p: p, set: set}
 	// A cause counts for longer if nothing changes, too.
 	again := time.NewTicker(repeatEvery)

@@ -164,6 +164,13 @@ e2e-nightly-1: E2E_RUN := TestCluster/(lifecycle|training|down)
 e2e-half-1 e2e-half-2 e2e-nightly-1 e2e-nightly-2 faults-shared faults-nodes faults-services: bin/localcluster bin/mlenv
 	$(SUDO) E2E_SET=$@ $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run '$(E2E_RUN)' $(E2E_FLAGS)
 
+# What fails prints its seed.
+.PHONY: chaos
+chaos: bin/localcluster bin/mlenv ## strike a training on the local cluster with everything that chaos_test.go lists, as SEED=1 chooses (root)
+	$(SUDO) E2E_SET=chaos SEED=$(SEED) $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run 'TestCluster/(training|down)'
+chaos-%:
+	$(MAKE) --no-print-directory chaos SEED=$*
+
 # Every other part runs on the long-term release of Tekton.
 .PHONY: e2e-newest-tekton
 e2e-newest-tekton: bin/localcluster bin/mlenv
@@ -181,7 +188,7 @@ faults: ## run all scenarios of docs/project/faults.md, in three parts that can 
 MACHINES := machines-used machines-bare machines-user machines-paths machines-one-core machines-one-thread \
   machines-shuffled-1 machines-shuffled-2 machines-shuffled-3 machines-shuffled-4
 STRESS := stress-machines-shuffled stress-e2e-half-1 stress-e2e-half-2
-NIGHTLY := race culprits try-without-torch release-snapshot e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) $(MACHINES) $(STRESS)
+NIGHTLY := race culprits try-without-torch release-snapshot e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) chaos-1 chaos-2 chaos-3 $(MACHINES) $(STRESS)
 .PHONY: nightly
 nightly: ## run the parts that are slow or rarely fail; those that passed at this commit are not run again (root); nightly-PART runs one
 	@test/parts $(NIGHTLY)

@@ -45,7 +45,7 @@ func localRuns(u trainer) {
 		{"try", 0, readmeTry},
 		{"rank-fails", 0, rankFails},
 		{"hangs", 0, hangs},
-		{"resumed", 0, resumed},
+		{"chaos", 0, chaosHere},
 		{"restarted-by-a-rule", 0, restartedByARule},
 		{"ended-by-rules", 0, endedByRules},
 		{"saved-when-cancelled", 0, savedWhenCancelled},
@@ -138,15 +138,22 @@ func (u trainer) startThere(script string, params ...string) (name string) {
 		param = strings.TrimPrefix(param, "--param=")
 		switch key, value, _ := strings.Cut(param, "="); key {
 		case "script-args":
-			own = append(own, value)
+			own = append(own, strings.Split(value, ",")...)
 		case "gpus-per-node":
 			args = append(args, "--ranks-per-node="+value)
 		default:
 			args = append(args, "--"+param)
 		}
 	}
+	u.runThere(name, append(append(args, "--"), own...)...)
+	return name
+}
+
+// runThere starts mlenv run on the machine.
+func (u trainer) runThere(name string, args ...string) {
+	u.Helper()
 	run := &localRun{&watched{wanted: "Run " + name + " on this machine", seen: make(chan struct{})}, make(chan error, 1)}
-	cmd := u.on("repo", append(append(args, "--"), own...)...)
+	cmd := u.on("repo", args...)
 	cmd.Stdout, cmd.Stderr = run, run
 	go func() { run.ended <- cmd.Run() }()
 	select {
@@ -155,7 +162,6 @@ func (u trainer) startThere(script string, params ...string) (name string) {
 		u.Fatalf("%v: %v\n%s", args, err, run)
 	}
 	u.workstation.runs[name] = run
-	return name
 }
 
 // endThere waits for the end of a local run.

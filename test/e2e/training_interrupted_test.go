@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -31,6 +33,9 @@ func (u trainer) holding() (name string) {
 
 func (u trainer) runUID(name string) types.UID {
 	u.Helper()
+	if u.workstation != nil {
+		return types.UID(name)
+	}
 	found, err := u.clients.Tekton.TektonV1().PipelineRuns(u.namespace).Get(u.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		u.Fatal(err)
@@ -151,28 +156,35 @@ func containerKilled(u trainer) {
 // agentProcess returns the number on this machine of the process that is PID 1 of a node.
 func (u trainer) agentProcess(pod string) int {
 	u.Helper()
+	return u.process(agent.Program+"\x00serve\x00", "POD_NAME="+pod, "POD_NAMESPACE="+u.namespace)
+}
+
+// process returns the number on this machine of a process whose command line contains the text, and whose environment has the variables.
+func (u trainer) process(text string, variables ...string) int {
+	u.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		u.Fatal(err)
 	}
 	for _, file := range files {
-		command, err := os.ReadFile(file)
-		if err != nil || string(command) != agent.Program+"\x00serve\x00" {
+		commandLine, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(commandLine), text) {
 			continue
 		}
 		environment, err := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
 		if err != nil {
 			continue
 		}
-		variables := "\x00" + string(environment)
-		if strings.Contains(variables, "\x00POD_NAME="+pod+"\x00") && strings.Contains(variables, "\x00POD_NAMESPACE="+u.namespace+"\x00") {
-			var pid int
-			if _, err := fmt.Sscanf(file, "/proc/%d/", &pid); err != nil {
-				u.Fatal(err)
-			}
-			return pid
+		has := strings.Split(string(environment), "\x00")
+		if slices.ContainsFunc(variables, func(variable string) bool { return !slices.Contains(has, variable) }) {
+			continue
 		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			u.Fatal(err)
+		}
+		return pid
 	}
-	u.Fatalf("found no agent of pod %s among the processes", pod)
+	u.Fatalf("found no process %q with %q", text, variables)
 	return 0
 }

@@ -123,16 +123,22 @@ func (u trainer) volume(claim string) string {
 	return filepath.Join(stateDir, "volumes", u.kubectl("get", "persistentvolumeclaim", claim, "--output=jsonpath={.spec.volumeName}"))
 }
 
-// recorded returns a file of a run's record on the shared claim of ml-dev-env.
-func (u trainer) recorded(runUID types.UID, file string) string {
+// recordFolder returns the folder on this machine with a run's record, on the shared claim of ml-dev-env.
+func (u trainer) recordFolder(runUID types.UID) string {
 	u.Helper()
-	var workspace string
+	workspace := ""
 	if u.workstation != nil {
 		workspace = filepath.Join(u.workstation.folder, "home", localFolder)
 	} else {
 		workspace = u.volume("ml-dev-workspace")
 	}
-	content, err := os.ReadFile(filepath.Join(workspace, ".mlenv", "runs", string(runUID), file))
+	return filepath.Join(workspace, ".mlenv", "runs", string(runUID))
+}
+
+// recorded returns a file of a run's record.
+func (u trainer) recorded(runUID types.UID, file string) string {
+	u.Helper()
+	content, err := os.ReadFile(filepath.Join(u.recordFolder(runUID), file))
 	if err != nil {
 		u.Fatal(err)
 	}

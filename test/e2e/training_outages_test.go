@@ -241,11 +241,18 @@ func logFull(u trainer) {
 
 // workspaceFull tests ranks that fill the workspace.
 func workspaceFull(u trainer) {
+	u.smallWorkspace("32m")
+	u.end(u.start("e2e/fills.py", byShell, oneGPU)).failed("train", fail.DiskFull, "No space left on device")
+}
+
+// smallWorkspace creates the claim of the workspace with a disk of this size.
+func (u trainer) smallWorkspace(size string) {
+	u.Helper()
 	u.applyText(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace},
  spec: {storageClassName: nfs-csi, accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}}`)
 	u.kubectl("wait", "persistentvolumeclaim/ml-dev-workspace", "--for=jsonpath={.status.phase}=Bound", within(timeForTheObjectToChange))
 	folder := u.volume("ml-dev-workspace")
-	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=32m,mode=0777"); err != nil {
+	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size="+size+",mode=0777"); err != nil {
 		u.Fatal(err)
 	}
 	u.Cleanup(func() {
@@ -253,7 +260,6 @@ func workspaceFull(u trainer) {
 			u.Error(err)
 		}
 	})
-	u.end(u.start("e2e/fills.py", byShell, oneGPU)).failed("train", fail.DiskFull, "No space left on device")
 }
 
 // twoControllers tests a run during which the leader of two Tekton controllers is killed.

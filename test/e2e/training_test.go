@@ -71,14 +71,18 @@ const (
 	sharedFaults  = "faults-shared"
 	nodeFaults    = "faults-nodes"
 	serviceFaults = "faults-services"
+	chaosSet      = "chaos"
 )
+
+// seedVariable is the seed of set chaos.
+const seedVariable = "SEED"
 
 // chosen returns the scenarios of a kind that run.
 func chosen(t *testing.T, always, nightly []scenario, alone bool) []scenario {
 	t.Helper()
 	var its []scenario
 	for i, s := range slices.Concat(always, nightly) {
-		usual, ofNode, runs := i < len(always), strings.HasPrefix(s.name, "node-"), false
+		usual, ofNode, isChaos, runs := i < len(always), strings.HasPrefix(s.name, "node-"), strings.HasPrefix(s.name, "chaos"), false
 		switch set := os.Getenv(setVariable); set {
 		case "":
 			runs = usual
@@ -87,15 +91,17 @@ func chosen(t *testing.T, always, nightly []scenario, alone bool) []scenario {
 		case secondHalf:
 			runs = usual && i%2 == 1
 		case firstNightly:
-			runs = !usual && !isFault(s.name) && i%2 == 0
+			runs = !usual && !isFault(s.name) && !isChaos && i%2 == 0
 		case secondNightly:
-			runs = !usual && !isFault(s.name) && i%2 == 1
+			runs = !usual && !isFault(s.name) && !isChaos && i%2 == 1
 		case sharedFaults:
 			runs = isFault(s.name) && !alone
 		case nodeFaults:
 			runs = isFault(s.name) && alone && ofNode
 		case serviceFaults:
 			runs = isFault(s.name) && alone && !ofNode
+		case chaosSet:
+			runs = isChaos
 		default:
 			t.Fatalf("%s=%s: no such set", setVariable, set)
 		}
@@ -187,6 +193,7 @@ var (
 		{"dns-away", 1, dnsAway},
 		{"log-full", 1, logFull},
 		{"kueue", 1, admittedByKueue},
+		{"chaos", 1, chaos},
 	}
 )
 

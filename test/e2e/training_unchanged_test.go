@@ -42,7 +42,7 @@ func unchangedPrograms(u trainer) {
 		out := u.trains(folder, p.args...)
 		u.mustContain(out, p.says)
 		if p.args[0] == "meets.py" {
-			u.mustContain(out, "the first that is reported")
+			u.mustContain(out, "The first step that is reported, ")
 		}
 		if strings.Contains(out, "no rank was connected to another one") {
 			u.Errorf("mlenv train %s: its ranks trained alone:\n%s", strings.Join(p.args, " "), shortened(out))
@@ -55,7 +55,7 @@ func unchangedPrograms(u trainer) {
 // optimizer.
 func ordinaryScript(u trainer) {
 	e := u.end(u.start("e2e/ordinary.py", oneGPU)).succeeded()
-	e.mustContain(e.log("train"), "trained 60 steps", "the first that is reported", "step 60 (from torch.optim)")
+	e.mustContain(e.log("train"), "trained 60 steps", "The first step that is reported, ", "step 60 (from torch.optim)")
 	var m struct {
 		Step   float64
 		Source string

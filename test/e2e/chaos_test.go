@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// A blow is what happens to a training in chaos.
+type blow struct {
+	name string
+	// reason is what the receipt has of the attempt that it ends, "" if the training goes on.
+	reason fail.Reason
+	// saves tells that the ranks have time to save, so no step is lost.
+	saves bool
+	// strike returns when the cluster is whole again. It may change which run is to be watched.
+	strike func(*chaosTraining)
+}
+
+// chaosTraining is a training that is being struck.
+type chaosTraining struct {
+	trainer
+	random *rand.Rand
+	// program is the script that is trained.
+	program string
+	// run is the run in progress, of those that resumed each other; attempt is its attempt in progress.
+	run     string
+	attempt int
+	// reasons are those that the attempts of this run have to end with.
+	reasons []string
+	seed    uint64
+}
+
+// chaosEvery is the number of steps between two checkpoints of chaos.py.
+const chaosEvery = 25
+
+// seed is what chaos depends on, besides when things happen.
+func seed(u trainer) uint64 {
+	u.Helper()
+	number, err := strconv.ParseUint(os.Getenv(seedVariable), 10, 64)
+	if err != nil {
+		u.Fatalf("%s: %v", seedVariable, err)
+	}
+	return number
+}
+
+// chaosPrograms are the programs of chaos, of which the seed chooses one, with the params that they need.
+var chaosPrograms = []struct {
+	script string
+	params []string
+}{
+	{"e2e/chaos.py", nil},
+	{"e2e/chaos_trainer.py", []string{"--param=requirements=e2e/requirements-chaos.txt"}},
+	{"e2e/chaos_lightning.py", []string{"--param=requirements=e2e/requirements-chaos.txt"}},
+	{"e2e/chaos_deepspeed.py", nil},
+}
+
+// chaos trains on two nodes while blows fall at steps that a seed chooses, and compares the weights in the end, bit for bit, with those of a
+// training that nothing happened to.
+func chaos(u trainer) {
+	// A third node, because a Kubernetes node that is cut off or stopped takes other pods with it.
+	u.addThirdNode()
+	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird))
+	u.smallWorkspace("2g") // so that it can be filled
+	// The training has to outlast what does not stop it.
+	u.struck(seed(u), 250*time.Millisecond, []blow{
+		{"a pod is deleted", fail.NodeLost, true, func(c *chaosTraining) { c.kubectl("delete", "pod", c.anyPod(), "--wait=false") }},
+		{"a pod is deleted at once", fail.NodeLost, false,
+			func(c *chaosTraining) { c.kubectl("delete", "pod", c.anyPod(), "--force", "--grace-period=0") }},
+		{"a pod is evicted", fail.NodeLost, true, func(c *chaosTraining) { c.evict(c.anyPod()) }},
+		{"a rank is killed", fail.RankFailed, false, (*chaosTraining).killRank},
+		{"an agent is killed", fail.ContainerRestarted, false, func(c *chaosTraining) {
+			if err := syscall.Kill(c.agentProcess(c.anyPod()), syscall.SIGKILL); err != nil {
+				c.Fatal(err)
+			}
+		}},
+		{"the pod of the step train is deleted", "", false, func(c *chaosTraining) {
+			pod := c.startedPod(c.run, "train", "")
+			c.kubectl("delete", "pod", pod.Name)
+			c.startedPod(c.run, "train", pod.UID)
+		}},
+		{"a node's network is cut for 20 s", "", false, func(c *chaosTraining) {
+			localcluster(c.T, "node", "cut", thirdNode)
+			time.Sleep(20 * time.Second)
+			localcluster(c.T, "node", "join", thirdNode)
+		}},
+		{"a node is stopped", fail.NodeLost, false, func(c *chaosTraining) {
+			localcluster(c.T, "node", "stop", thirdNode)
+			c.waitOutput(c.run, "train", fmt.Sprintf("Attempt %d failed", c.attempt))
+			localcluster(c.T, "node", "start", thirdNode)
+		}},
+		{"the API server is away for 20 s", "", false, func(c *chaosTraining) {
+			c.killControlPlane()
+			time.Sleep(20 * time.Second)
+			localcluster(c.T, "up", "--nodes=3")
+		}},
+		{"the run is cancelled and resumed", fail.Cancelled, true, func(c *chaosTraining) {
+			c.says(c.TempDir(), command.Done, "cancel", c.run)
+			c.resumed(fail.Cancelled)
+		}},
+		{"the disk is full and freed again", fail.DiskFull, false, func(c *chaosTraining) {
+			free := c.fillWorkspace()
+			c.end(c.run)
+			free()
+			c.resumed(fail.DiskFull)
+		}},
+	})
+}
+
+// chaosHere is chaos for a local run, with a seed of its own.
+func chaosHere(u trainer) {
+	u.struck(1, 50*time.Millisecond, []blow{
+		{"a rank is killed", fail.RankFailed, false, (*chaosTraining).killRank},
+		{"a rank is killed again", fail.RankFailed, false, (*chaosTraining).killRank},
+		{"the run is cancelled and resumed", fail.Cancelled, true, func(c *chaosTraining) {
+			c.cancelThere(c.run)
+			c.resumed(fail.Cancelled)
+		}},
+		{"mlenv is killed, and the run is resumed", fail.Cancelled, false, func(c *chaosTraining) {
+			if err := syscall.Kill(c.process("mlenv\x00run\x00", "HOME=/work/home"), syscall.SIGKILL); err != nil {
+				c.Fatal(err)
+			}
+			<-c.workstation.runs[c.run].ended
+			c.resume()
+		}},
+	})
+}
+
+// struck runs the training once undisturbed and once with the blows, each once, in the order of the seed. A step of it takes pace.
+func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
+	u.Helper()
+	program := chaosPrograms[0]
+	if u.workstation == nil {
+		program = chaosPrograms[seed%uint64(len(chaosPrograms))]
+	}
+	params := append([]string{oneGPU, "--param=max-restarts=30", "--param=stop-grace=1m"}, program.params...)
+	args := func(folder string, pace time.Duration) string {
+		return fmt.Sprintf("--param=script-args=--folder=%s/%s,--pace=%g", u.workspace(), folder, pace.Seconds())
+	}
+	want := u.end(u.start(program.script, append(params, args("undisturbed", 0))...)).succeeded().weights()
+	c := &chaosTraining{trainer: u, program: program.script, random: rand.New(rand.NewPCG(seed, 0)), attempt: 1, seed: seed} //nolint:gosec // a seed has to repeat it
+	c.run = u.start(program.script, append(params, args("struck", pace))...)
+	c.continues()
+	var struck, lost [2]int // of those without time to save, and with it
+	c.random.Shuffle(len(blows), func(i, j int) { blows[i], blows[j] = blows[j], blows[i] })
+	for _, b := range blows {
+		const between = 20 // steps
+		at := c.reach(1 + c.random.IntN(between))
+		time.Sleep(time.Duration(c.random.Int64N(int64(pace)))) // anywhere in a step
+		c.Logf("seed %d: step %d, attempt %d of %s: %s", seed, at, c.attempt, c.run, b.name)
+		before, run := c.attempt, c.run
+		b.strike(c)
+		if run == c.run && b.reason != "" {
+			c.reasons = append(c.reasons, string(b.reason))
+			c.attempt = before + 1
+		}
+		if b.reason == "" {
+			continue
+		}
+		first := c.continues()
+		repeats, saves := max(0, at-first), 0
+		if b.saves {
+			saves = 1
+		}
+		struck[saves]++
+		lost[saves] += repeats
+		if b.saves && repeats > 0 || repeats > chaosEvery {
+			c.Errorf("seed %d: %s after step %d, and the training continues after step %d", seed, b.name, at, first)
+		}
+	}
+	e := c.end(c.run).succeeded()
+	c.equal("the weights", e.weights(), want)
+	c.checkAttempts(e, "")
+	c.Logf("seed %d: %s, %d blows; %d with time to save lost %d steps, %d without lost %d", seed, program.script, len(blows), struck[1],
+		lost[1], struck[0], lost[0])
+}
+
+// anyPod returns the name of a node's pod.
+func (c *chaosTraining) anyPod() string { return fmt.Sprintf("ml-dev-env-%d", c.random.IntN(2)) }
+
+// killRank kills one of the ranks.
+func (c *chaosTraining) killRank() {
+	if err := syscall.Kill(c.process(c.program+"\x00", "MLENV_RUN="+c.run, fmt.Sprintf("RANK=%d", c.random.IntN(2))), syscall.SIGKILL); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// lastStep returns the last step that rank 0 has printed in this attempt, 0 for none.
+func (c *chaosTraining) lastStep() int {
+	last := 0
+	for _, match := range regexp.MustCompile(fmt.Sprintf(`attempt %d step (\d+)\n`, c.attempt)).FindAllStringSubmatch(c.output(), -1) {
+		last, _ = strconv.Atoi(match[1])
+	}
+	return last
+}
+
+// output returns what rank 0 has printed in this attempt.
+func (c *chaosTraining) output() string {
+	c.Helper()
+	content, err := os.ReadFile(filepath.Join(c.recordFolder(c.runUID(c.run)), agent.AttemptFolder(c.attempt), "rank-0.log"))
+	if err != nil && !os.IsNotExist(err) {
+		c.Fatal(err)
+	}
+	return string(content)
+}
+
+// reach waits until this attempt has trained so many more steps, and returns the last one.
+func (c *chaosTraining) reach(more int) int {
+	c.Helper()
+	step := c.lastStep() + more
+	c.waitOutput(c.run, "train", fmt.Sprintf("attempt %d step %d\n", c.attempt, step))
+	return step
+}
+
+// continues waits for the beginning of the attempt, and returns the step after which it continues.
+func (c *chaosTraining) continues() int {
+	c.Helper()
+	begins := fmt.Sprintf("attempt %d continues after step ", c.attempt)
+	c.waitOutput(c.run, "train", begins)
+	_, after, _ := strings.Cut(c.output(), begins)
+	var step int
+	if _, err := fmt.Sscan(after, &step); err != nil {
+		c.Fatalf("where rank 0 continues: %v\n%s", err, after)
+	}
+	return step
+}
+
+// resumed checks the end of a run, for this reason, and resumes it.
+func (c *chaosTraining) resumed(reason fail.Reason) {
+	c.Helper()
+	c.checkAttempts(c.end(c.run), reason)
+	c.resume()
+}
+
+// resume starts a run that continues the one that has ended.
+func (c *chaosTraining) resume() {
+	c.Helper()
+	args := []string{"run", "--resume-from=" + c.run, "--run-name=" + c.run + "-again"}
+	if c.run += "-again"; c.workstation != nil {
+		c.runThere(c.run, append([]string{"mlenv"}, append(args, "--local")...)...)
+	} else {
+		c.says(c.TempDir(), command.Done, append(args, "--detach")...)
+	}
+	c.attempt, c.reasons = 1, nil
+}
+
+// checkAttempts checks why the attempts of a run ended, and that they trained each step, without a gap.
+func (c *chaosTraining) checkAttempts(e ending, reason fail.Reason) {
+	c.Helper()
+	c.equal("the reason of "+c.run, e.receipt.Reason, string(reason))
+	var got []string
+	last := 0.0
+	for i, a := range e.receipt.Attempts {
+		got = append(got, string(a.Reason))
+		if a.First == nil || a.Last == nil { // it could not start
+			continue
+		}
+		if i > 0 && (*a.First > last+1 || *a.First < last-chaosEvery) {
+			c.Errorf("seed %d: attempt %d of %s has the steps %.0f to %.0f after one that ended at %.0f: want it to begin where that had saved", c.seed,
+				a.Attempt, c.run, *a.First, *a.Last, last)
+		}
+		last = *a.Last
+	}
+	want := append(c.reasons, string(reason))
+	if reason == fail.DiskFull { // one more attempt may not be able to start
+		got = slices.Compact(got)
+	}
+	if len(got) > 0 || len(want) > 1 {
+		c.equal("why the attempts of "+c.run+" ended", strings.Join(got, " "), strings.Join(want, " "))
+	}
+}
+
+// weights returns the digest of the weights.
+func (e ending) weights() string {
+	e.Helper()
+	log := e.recorded(e.run.UID, filepath.Join(agent.AttemptFolder(max(1, len(e.receipt.Attempts))), "rank-0.log"))
+	_, after, found := strings.Cut(log, "the weights are ")
+	if !found {
+		e.Fatalf("rank 0 printed no weights:\n%s", shortened(log))
+	}
+	return strings.TrimSpace(after)
+}
+
+// fillWorkspace takes what is free of the workspace, until the returned function is called.
+func (c *chaosTraining) fillWorkspace() (free func()) {
+	c.Helper()
+	path := filepath.Join(c.volume("ml-dev-workspace"), "filler")
+	file, err := os.Create(path)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := io.Copy(file, zeros{}); err == nil {
+		c.Fatal("the disk has no end")
+	}
+	return func() {
+		if err := os.Remove(path); err != nil {
+			c.Fatal(err)
+		}
+	}
+}
+
+// zeros is an endless reader.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}

@@ -1,0 +1,31 @@
+"""The Trainer of transformers, as a script uses it that knows nothing of ml-dev-env."""
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+import chaos_common as chaos
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = chaos.net()
+
+    def forward(self, x):
+        return {"loss": chaos.loss_of(self.net, x)}
+
+
+class Prints(TrainerCallback):
+    def on_train_begin(self, args, state, control, **_):
+        chaos.continues(state.global_step)
+
+    def on_step_end(self, args, state, control, **_):
+        chaos.stepped(state.global_step)
+
+
+rows = [{"x": torch.randn(8, generator=torch.Generator().manual_seed(i))} for i in range(4096)]
+arguments = TrainingArguments(output_dir="out", max_steps=chaos.STEPS, save_steps=chaos.EVERY, logging_steps=10, report_to=[], disable_tqdm=True,
+                              use_cpu=True, learning_rate=1e-2, remove_unused_columns=False)
+trainer = Trainer(Model(), arguments, train_dataset=rows, callbacks=[Prints()])
+trainer.train()
+chaos.ended(trainer.model)

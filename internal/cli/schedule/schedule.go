@@ -27,6 +27,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
@@ -35,7 +36,7 @@ const (
 	// part differs from install's part, because another install must not delete schedules.
 	part = "schedule"
 	// annotation of the CronJob holds the Schedule as JSON.
-	annotation = "ml-dev-env/schedule-spec"
+	annotation = project.LabelPrefix + "schedule-spec"
 	// prefix of the CronJob's name, and of its runs'.
 	prefix = "mlenv-"
 	// startWithin is how late a night's run may start.

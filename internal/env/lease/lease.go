@@ -24,16 +24,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 // Annotations of the Lease.
 const (
 	// HolderName is the run's name, or the user's.
-	HolderName = "ml-dev-env/holder-name"
+	HolderName = project.LabelPrefix + "holder-name"
 	// HolderKind is PipelineRun or Person.
-	HolderKind = "ml-dev-env/holder-kind"
+	HolderKind = project.LabelPrefix + "holder-kind"
 	// IdleAnnotation is how long a person's environment may be without use. It is missing for no bound.
-	IdleAnnotation = "ml-dev-env/idle-timeout"
+	IdleAnnotation = project.LabelPrefix + "idle-timeout"
 
 	kindRun    = "PipelineRun"
 	kindPerson = "Person"

@@ -14,11 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 const (
 	// SenderAnnotation of a PipelineRun changes every senderEvery while the program runs that sends the run's folder.
-	SenderAnnotation = "ml-dev-env/sender"
+	SenderAnnotation = project.LabelPrefix + "sender"
 	senderEvery      = 15 * time.Second
 	// SenderSilence is after how long without a change the program counts as gone.
 	SenderSilence = time.Minute

@@ -198,8 +198,8 @@ func (s *Sender) Send(e Event) {
 	})
 }
 
-// sendTime bounds the time for an event, with all tries.
 const (
+	// sendTime bounds the time for an event, with all tries.
 	sendTime = 10 * time.Second
 	tries    = 3
 )

@@ -255,7 +255,7 @@ func (a *action) end(ctx context.Context) error {
 	return nil // the step before has failed the job
 }
 
-// lastTime are those that GitHub leaves a step after it has told it to end, less some.
+// lastTime is a little less than GitHub leaves a step after it has told it to end.
 const lastTime = 8 * time.Second
 
 // outlasting returns a context that ends a time after ctx.

@@ -43,7 +43,7 @@ const (
 const (
 	// Duration is how long the Lease of a run lasts without renewal.
 	Duration = 10 * time.Minute
-	// RenewEvery leaves room for an API server that does not answer for some minutes.
+	// RenewEvery is the time between two renewals of a Lease. It leaves room for an API server that does not answer for some minutes.
 	RenewEvery = Duration / 4
 	// RetryEvery is the pause after a failed renewal. A Lease that expired while the API server did not answer
 	// must be renewed before the reaper deletes it; the reaper waits twice as long.

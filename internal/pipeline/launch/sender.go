@@ -20,8 +20,9 @@ import (
 const (
 	// SenderAnnotation of a PipelineRun changes every senderEvery while the program runs that sends the run's folder.
 	SenderAnnotation = project.LabelPrefix + "sender"
-	senderEvery      = 15 * time.Second
-	// SenderSilence is after how long without a change the program counts as gone.
+	// senderEvery is how often a program that sends a run's folder shows in the run that it still does.
+	senderEvery = 15 * time.Second
+	// SenderSilence is after how long without a sign a program that sends a run's folder counts as gone.
 	SenderSilence = time.Minute
 )
 

@@ -90,6 +90,7 @@ $(GOLANGCI_LINT):
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## run the linters over both modules
 	$(GOLANGCI_LINT) run --allow-serial-runners --build-tags e2e
+	GOOS=darwin go vet ./cmd/mlenv/... ./internal/cli/...
 	cd $(LOCALCLUSTER) && ../../$(GOLANGCI_LINT) run --allow-serial-runners --config ../../.golangci.yml ./cmd/ib_write_bw/... ./cmd/localcluster/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/... ./internal/...
 
 # The linters vet the same packages. Two packages a core run at a time, and two tests of each that may, because they wait more than they compute.

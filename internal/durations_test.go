@@ -4,7 +4,6 @@ package internal
 
 import (
 	"bytes"
-	"cmp"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -36,11 +35,11 @@ var grounded = map[string]string{
 	"cli/dev.idleEvery":                        "the reaper's schedule",
 	"cli/fetch.pageTime":                       "half of a Route's timeout, 30 s",
 	"env/jobs.SavedSince.rounding":             "FAT keeps even seconds",
-	"env/lease.RenewEvery":                     "a quarter of Duration",
+	"env/lease.RenewEvery":                     "a quarter of a Lease's duration",
 	"humanize.Duration.day":                    "a unit",
 	"pipeline/receipt.lastTime":                "terminationGracePeriodSeconds, 30 s",
 	"run.defaultTimeout":                       "default-timeout-minutes of Tekton",
-	"run.savingTime":                           "DefaultStopGrace",
+	"run.savingTime":                           "the default of stop-grace",
 	"source/git.remote.long":                   "resolv.conf: twice 5 s; connect of Linux: 130 s",
 	"steps/buildimage.podTime":                 "OpenShift cancels after 5 m",
 	"steps/provision.answerTime":               "nvidia-smi without persistence mode: 20 s",
@@ -48,11 +47,11 @@ var grounded = map[string]string{
 	"steps/provision.resizeFailures.tolerance": "times of events are whole seconds",
 	"steps/provision.servicesTime":             "syncFrequency of the kubelet, 60 s, and its cache",
 	"steps/reaper.podsTime":                    "terminationGracePeriodSeconds, 30 s",
-	"steps/reaper.renewalTime":                 "two of RetryEvery",
+	"steps/reaper.renewalTime":                 "two tries of a holder",
 	"steps/teardown.lastTime":                  "terminationGracePeriodSeconds, 30 s",
 	"steps/train.endTime":                      "terminationGracePeriodSeconds, 30 s",
-	"steps/train.grace":                        "with settle less than the 10 s that pages promise",
-	"steps/train.settle":                       "with grace less than the 10 s that pages promise",
+	"steps/train.grace":                        "with the time to show errors less than the 10 s that pages promise",
+	"steps/train.settle":                       "with the time to end less than the 10 s that pages promise",
 }
 
 // units are the durations of package time.
@@ -87,9 +86,12 @@ func TestTimeouts(t *testing.T) {
 		if d.why == "" {
 			t.Errorf("%s: %s.%s has no comment", d.at, d.folder, d.name)
 		}
-		why := strings.TrimPrefix(d.why, d.name[strings.LastIndex(d.name, ".")+1:]+" is ")
+		why := strings.TrimPrefix(strings.TrimPrefix(d.why, d.name[strings.LastIndex(d.name, ".")+1:]+" "), "is ")
+		if name := identifier.FindString(why); name != "" {
+			t.Errorf("%s: the comment of %s names %s: readers of the page do not know the code", d.at, d.name, name)
+		}
 		why = strings.ToUpper(why[:min(1, len(why))]) + why[min(1, len(why)):]
-		fmt.Fprintf(&page, "| `%s.%s` | %s | %s | %s |\n", d.folder, d.name, short(d.lasts), why, basis)
+		fmt.Fprintf(&page, "| %s | %s | %s | [%s](../../internal/%s) |\n", why, short(d.lasts), basis, d.folder, d.at.Filename)
 	}
 	const file = "../docs/reference/timeouts.md"
 	if *update {
@@ -106,13 +108,16 @@ const timeoutsHead = `# Timeouts
 
 <!-- Written by go test ./internal -run TestTimeouts -update. -->
 
-Every time in the code that is not a param or a key of the cluster file, by its folder below ` + "`internal`" + ` and its name. Those that
-you can set are in [the params of the tasks](tasks.md) and in [the cluster file](cluster-file.md). *Guess* marks times without a
-measurement or a document behind them: change one if it does not fit your cluster, and tell us.
+Every time in the code that is not a param or a key of the cluster file, by its folder below ` + "`internal`" + `. Those that you can set
+are in [the params of the tasks](tasks.md) and in [the cluster file](cluster-file.md). *Guess* marks times without a measurement or a
+document behind them: change one if it does not fit your cluster, and tell us.
 
-| Name | Time | What for | Basis |
+| what for | time | basis | where |
 | --- | ---: | --- | --- |
 `
+
+// identifier matches names that only code has, such as askTime and lease.RetryEvery.
+var identifier = regexp.MustCompile(`\b([a-z]+[A-Z]\w*|[a-z]+\.[A-Z]\w*|[A-Z][a-z]+(Time|Every|After|Grace))\b`)
 
 // zeros matches the parts of a duration's text that are 0.
 var zeros = regexp.MustCompile(`([hm])0s$`)
@@ -151,15 +156,13 @@ func durations(t *testing.T) (all []duration) {
 			if slices.Contains(file.Decls, ast.Decl(declaration)) {
 				function = ""
 			}
-			var before *ast.CommentGroup
 			for _, spec := range declaration.Specs {
 				values := spec.(*ast.ValueSpec)
-				before = cmp.Or(values.Doc, before)
 				for i, value := range values.Values {
 					d := duration{folder: folder, name: function + values.Names[i].Name, expression: value, at: files.Position(value.Pos())}
-					texts := []*ast.CommentGroup{values.Doc, values.Comment, declaration.Doc}
-					if before != nil && strings.Contains(before.Text(), values.Names[i].Name) {
-						texts = slices.Insert(texts, 2, before) // one comment for two constants
+					texts := []*ast.CommentGroup{values.Doc, values.Comment}
+					if len(declaration.Specs) == 1 {
+						texts = append(texts, declaration.Doc)
 					}
 					for _, text := range texts {
 						if d.why == "" {

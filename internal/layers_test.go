@@ -32,7 +32,7 @@ var layers = [][]string{
 	{"kube", "cluster"},
 	{"rdma", "source", "metrics", "chart", "cronjob", "notify"},
 	{"command", "secretdir"},
-	{"fail", "humanize", "lines", "version", "claimfile", "parallel", "rules", "known"},
+	{"fail", "humanize", "lines", "version", "claimfile", "parallel", "rules", "known", "project"},
 }
 
 // stepImports are the only imports between steps.

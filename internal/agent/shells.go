@@ -12,7 +12,7 @@ import (
 // ShellVariable has ID:PID in the environment of `mlenv-agent exec --shell=ID`, with the ID of that process: others inherit it.
 const ShellVariable = "MLENV_SHELL"
 
-// ShellPatience is how long a shell outlives the last KeepShell: a container runtime may leave it running when the connection
+// ShellPatience is how long a shell outlives the last sign of its terminal: a container runtime may leave it running when the connection
 // has ended.
 const ShellPatience = 45 * time.Second
 

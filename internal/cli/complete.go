@@ -33,7 +33,8 @@ func completeValues(cmd *cobra.Command) {
 		var complete cobra.CompletionFunc
 		switch kind := flag.Value.Type(); {
 		case strings.Contains(kind, "|"):
-			complete = cobra.FixedCompletions(strings.Split(kind, "|"), cobra.ShellCompDirectiveNoFileComp)
+			words := slices.DeleteFunc(strings.Split(kind, "|"), func(word string) bool { return word == "duration" }) // a type, not a value
+			complete = cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 		case flag.Name == "name":
 			complete = asked(environments)
 		case flag.Name == "namespace":

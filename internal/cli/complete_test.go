@@ -34,7 +34,7 @@ func TestCompletion(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 		case "/api/v1/namespaces/team/persistentvolumeclaims":
 			fmt.Fprint(w, `{"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "items": [{"metadata": {"name": "h-kim-workspace", "labels": `+
-				`{"ml-dev-env/environment": "h-kim"}}}]}`)
+				`{"ml-dev-env.github.io/environment": "h-kim"}}}]}`)
 		case "/api/v1/namespaces/team/pods":
 			fmt.Fprint(w, `{"kind": "PodList", "apiVersion": "v1"}`)
 		default:

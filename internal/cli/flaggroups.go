@@ -25,7 +25,7 @@ var (
 		{"Where", strings.Fields(`nodes gpus-per-node ranks-per-node name on-busy local all-namespaces python cluster cluster-file queue
 			queue-priority exclude-nodes storage workspace-size datasets-size`)},
 		{"When", strings.Fields("at days time-zone")},
-		{"Image", strings.Fields("image flavour folder build-args build-arg base-image build-timeout pull-secret push-secret force")},
+		{"Image", strings.Fields("image flavour folder build-args base-image build-timeout pull-secret push-secret force")},
 		{"Network", strings.Fields("mode check-fabric fabric-bandwidth")},
 		{"Limits", strings.Fields(`timeout start-timeout stop-grace hang-timeout max-restarts stop-if restart-if keep-for idle-timeout
 			bandwidth-tolerance step-time-tolerance loss-tolerance goodput-tolerance matrix-product-tolerance slowest-device-tolerance`)},

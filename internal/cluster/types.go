@@ -41,7 +41,7 @@ type File struct {
 
 // Cluster identifies the cluster that the file describes.
 type Cluster struct {
-	// A DNS label.
+	// Name of the cluster, a DNS label: its ConfigMap is mlenv-cluster-NAME.
 	Name string `json:"name"`
 	// Host of the API server without a scheme: a run on another cluster is refused.
 	API string `json:"api"`
@@ -77,7 +77,7 @@ type Toleration struct {
 	Operator string `json:"operator,omitempty" jsonschema:"enum=Exists,enum=Equal,default=Equal"`
 	// The taint's value, with Equal.
 	Value string `json:"value,omitempty"`
-	// Absent for every effect.
+	// The taint's effect; absent for every effect.
 	Effect string `json:"effect,omitempty" jsonschema:"enum=NoSchedule,enum=PreferNoSchedule,enum=NoExecute"`
 }
 
@@ -85,7 +85,7 @@ type Toleration struct {
 type GPUs struct {
 	// GPUs of a node of an environment, unless a run requests another number.
 	PerNode int `json:"per_node,omitempty" jsonschema:"minimum=1,default=4"`
-	// As nvidia-smi names it.
+	// Model of the GPUs, as nvidia-smi names it.
 	Type string `json:"type,omitempty"`
 	// Nodes of an environment, unless a run requests another number.
 	DefaultNodes int `json:"default_nodes,omitempty" jsonschema:"minimum=1,default=2"`
@@ -161,15 +161,15 @@ type RDMA struct {
 	GIDIndex string `json:"gid_index,omitempty"`
 	// NCCL_NET_GDR_LEVEL that is expected: LOC, NVL, PIX, PXB, PHB, SYS or 0 to 5; what is used is detected.
 	GDRLevel string `json:"gdr_level,omitempty"`
-	// NCCL_CROSS_NIC that is expected, 0 to 2.
+	// NCCL_CROSS_NIC that is expected, 0 to 2: whether a ring may use different rails on different nodes.
 	CrossNIC string `json:"cross_nic,omitempty"`
-	// NCCL_IB_TIMEOUT, 0 to 31.
+	// NCCL_IB_TIMEOUT, N from 0 to 31: a message waits 4.096 µs times 2 to the power N for its acknowledgement.
 	IBTimeout string `json:"ib_timeout,omitempty"`
 	// NCCL_IB_TC, 0 to 255: the traffic class that the switches treat as lossless.
 	TrafficClass string `json:"traffic_class,omitempty"`
-	// NCCL_IB_SL, 0 to 15.
+	// NCCL_IB_SL, 0 to 15: the service level of InfiniBand.
 	ServiceLevel string `json:"service_level,omitempty"`
-	// NCCL_MIN_NCHANNELS, 1 to 64.
+	// NCCL_MIN_NCHANNELS, 1 to 64: the least number of channels that NCCL uses.
 	MinNChannels string `json:"min_nchannels,omitempty"`
 	// MTU in bytes that the interfaces of the rails are expected to have, as in 9000.
 	MTU int `json:"mtu,omitempty" jsonschema:"minimum=576,maximum=65520"`
@@ -238,9 +238,9 @@ func (s Security) Pinned() string {
 
 // TCP describes how nodes communicate without RDMA.
 type TCP struct {
-	// NCCL_SOCKET_IFNAME of mode tcp.
+	// NCCL_SOCKET_IFNAME of mode tcp: interfaces that begin with these names, or with ^ all others.
 	InterfaceExclude string `json:"interface_exclude,omitempty"`
-	// NCCL_P2P_LEVEL.
+	// NCCL_P2P_LEVEL, in both modes: how far apart GPUs of a node may be and still copy directly, as in NVL.
 	P2PLevel string `json:"p2p_level,omitempty"`
 	// Bus bandwidth over TCP sockets in GB/s, which check-fabric expects in mode tcp. Without
 	// it, nothing is expected.
@@ -249,7 +249,7 @@ type TCP struct {
 
 // Proxy is how pods reach addresses outside the cluster if they have no direct access.
 type Proxy struct {
-	// As in http://proxy.example.com:3128.
+	// Proxy for http:// addresses: as in http://proxy.example.com:3128.
 	HTTP string `json:"http,omitempty"`
 	// Proxy for https:// addresses; usually the same one.
 	HTTPS string `json:"https,omitempty"`
@@ -350,7 +350,7 @@ type ResourceList struct {
 
 // NCCL are settings of NCCL without a key of their own.
 type NCCL struct {
-	// NCCL_DEBUG: WARN, INFO or TRACE.
+	// NCCL_DEBUG: how much NCCL logs, WARN, INFO or TRACE.
 	Debug string `json:"debug,omitempty"`
 	// NCCL_* variables that are forced whatever was detected: as in NCCL_IB_TC: "106".
 	Env map[string]string `json:"env,omitempty"`

@@ -27,7 +27,7 @@ const (
 	idleShown = 10 * time.Minute
 	// useTime bounds the question for the last use. A node without any other use runs nvidia-smi for the answer.
 	useTime = 10 * time.Second
-	// listTime is less, because a user waits for the list.
+	// listTime bounds the question for the last use in a list, because a user waits for it.
 	listTime = 5 * time.Second
 )
 

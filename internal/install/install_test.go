@@ -27,14 +27,15 @@ const (
 
 // furnish adds objects of other users, of an earlier install and of runs to the namespace.
 func furnish(s *apiServer) {
-	s.put(oldTask, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: old, namespace: team, uid: u1, labels: {ml-dev-env/part: "+
-		"namespace}}}")
+	s.put(oldTask, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: old, namespace: team, uid: u1, labels: "+
+		"{ml-dev-env.github.io/part: namespace}}}")
 	s.put(foreign, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: foreign, namespace: team}}")
-	s.put(another, "{apiVersion: v1, kind: ConfigMap, metadata: {name: mlenv-cluster-other, namespace: team, labels: {ml-dev-env/part: "+
-		"namespace}}}")
+	s.put(another, "{apiVersion: v1, kind: ConfigMap, metadata: {name: mlenv-cluster-other, namespace: team, labels: "+
+		"{ml-dev-env.github.io/part: namespace}}}")
 	s.put(claim, "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace, namespace: team, labels: "+
-		"{ml-dev-env/environment: ml-dev-env}}, spec: {resources: {requests: {storage: 100Gi}}}}")
-	s.put(account, `{apiVersion: v1, kind: ConfigMap, metadata: {name: run-receipt, namespace: team, labels: {ml-dev-env/receipt: "true"}}}`)
+		"{ml-dev-env.github.io/environment: ml-dev-env}}, spec: {resources: {requests: {storage: 100Gi}}}}")
+	s.put(account, `{apiVersion: v1, kind: ConfigMap, metadata: {name: run-receipt, namespace: team, labels: `+
+		`{ml-dev-env.github.io/receipt: "true"}}}`)
 }
 
 func said(t *testing.T) func(string) { return func(line string) { t.Log(line) } }
@@ -283,7 +284,7 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 	server.put(busyRun+"-other",
 		`{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: other, namespace: team, labels: {tekton.dev/pipeline: somebody-elses}}}`)
 	server.put(held, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: ml-dev-env, namespace: team, uid: u2, labels: `+
-		`{ml-dev-env/environment: ml-dev-env}, annotations: {ml-dev-env/holder-name: h-kim}}}`)
+		`{ml-dev-env.github.io/environment: ml-dev-env}, annotations: {ml-dev-env.github.io/holder-name: h-kim}}}`)
 	const taskRun = "/apis/tekton.dev/v1/namespaces/team/taskruns/other-train"
 	server.put(taskRun, `{apiVersion: tekton.dev/v1, kind: TaskRun, metadata: {name: other-train, namespace: team, labels: `+
 		`{tekton.dev/task: mlenv-train, tekton.dev/pipelineRun: other}}}`)
@@ -298,7 +299,7 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 		if path == held && server.objects[path] == nil {
 			server.deleted = nil
 			server.put(held, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: ml-dev-env, namespace: team, uid: u3, labels: `+
-				`{ml-dev-env/environment: ml-dev-env}}}`)
+				`{ml-dev-env.github.io/environment: ml-dev-env}}}`)
 		}
 	}
 	server.put("/api/v1/namespaces/team/pods/done-train",

@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 // Request describes an installation.
@@ -131,7 +132,7 @@ func (r Request) typed() []runtime.Object {
 }
 
 // PartLabel marks installed objects with their part. Installing a part again deletes its objects that are obsolete.
-const PartLabel = "ml-dev-env/part"
+const PartLabel = project.LabelPrefix + "part"
 
 const (
 	// NamespacePart is what an administrator of the namespace can install.

@@ -196,7 +196,7 @@ func TestRenderNamesTheAccount(t *testing.T) {
 				continue
 			}
 			found++
-			if got := object.GetAnnotations()["ml-dev-env/service-account"]; got != want || len(object.GetAnnotations()) < 2 {
+			if got := object.GetAnnotations()["ml-dev-env.github.io/service-account"]; got != want || len(object.GetAnnotations()) < 2 {
 				t.Errorf("%s: annotations %v, want those of the file, and %q", account, object.GetAnnotations(), want)
 			}
 		}

@@ -16,10 +16,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// pullSecretTime is how long OpenShift may take to give a new service account its pull secrets, which it does within
-// seconds. The account is asked again and again because steps may not watch accounts.
 const (
-	pullSecretTime  = 30 * time.Second
+	// pullSecretTime is how long OpenShift may take to give a new service account its pull secrets, which it does within seconds.
+	pullSecretTime = 30 * time.Second
+	// pullSecretPause is the time between two looks for the pull secrets of an account, because steps may not watch accounts.
 	pullSecretPause = 500 * time.Millisecond
 )
 

@@ -46,8 +46,10 @@ type retrierState struct {
 const Patience = 2 * time.Minute
 
 const (
-	// firstPause and longestPause are those between two tries, which double.
-	firstPause, longestPause = 100 * time.Millisecond, 2 * time.Second
+	// firstPause is the pause before the first repetition of a request. Each pause is twice as long as the one before.
+	firstPause = 100 * time.Millisecond
+	// longestPause bounds the pause between two tries of a request.
+	longestPause = 2 * time.Second
 	// personsRetryTime is how long a request of a command waits for an API server that answers with errors.
 	personsRetryTime = 30 * time.Second
 	// mostConflicts bounds the repetitions after conflicts without a cause.

@@ -26,7 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// tick is how often Until calls done without a change, for progress and for deadlines.
+// tick is how often a watch looks without a change, for progress and for deadlines.
 const tick = 10 * time.Second
 
 // Source lists and watches objects of one kind, as every typed client does. L is the kind's list.
@@ -41,7 +41,7 @@ type Source[L runtime.Object] interface {
 // returned unchanged. After the end of ctx the error wraps its cause. what names the objects in errors.
 func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions,
 	done func([]T) (bool, error)) error {
-	const firstPause, lastPause = time.Second, 15 * time.Second // the pauses before a watch that broke is opened again, which double
+	const firstPause, lastPause = time.Second, 15 * time.Second // the first and the longest pause before a broken watch is opened again
 	pause, known := firstPause, false
 	var unknown time.Time // since when the credentials cannot be renewed
 	var failed error

@@ -24,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 	"github.com/ml-dev-env/ml-dev-env/internal/secretdir"
 )
 
@@ -197,8 +198,8 @@ func (s *Sender) Send(e Event) {
 	})
 }
 
-// sendTime bounds the time for an event, with all tries.
 const (
+	// sendTime bounds the time for an event, with all tries.
 	sendTime = 10 * time.Second
 	tries    = 3
 )
@@ -233,15 +234,15 @@ func (s *Sender) try(ctx context.Context, e Event, body []byte) (again bool, err
 	if err != nil {
 		return false, errors.New("the URL is invalid")
 	}
-	source, about := "/namespaces/"+e.Namespace+"/environments/"+e.Environment, "run"
+	source, about := "/namespaces/"+e.Namespace+"/environments/"+e.Environment, project.ReverseDomain+"run"
 	if e.Kind == Idle {
-		about = "environment"
+		about = project.ReverseDomain + "environment"
 	}
 	if e.Run != "" {
 		source = "/namespaces/" + e.Namespace + "/pipelineruns/" + e.Run
 	}
 	for name, value := range map[string]string{
-		"Content-Type": "application/json", "ce-specversion": "1.0", "ce-type": "io.github.ml-dev-env." + about + "." + string(e.Kind),
+		"Content-Type": "application/json", "ce-specversion": "1.0", "ce-type": about + "." + string(e.Kind),
 		"ce-source": source,
 		"ce-id":     fmt.Sprintf("%s-%s-%d", s.uid, e.Kind, e.Attempt), "ce-time": e.Time.Format(time.RFC3339Nano),
 	} {

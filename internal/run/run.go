@@ -18,23 +18,24 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 // defaultTimeout is Tekton's for a PipelineRun without one. If the administrator set another, Tekton writes it to the run.
 const defaultTimeout = time.Hour
 
 // ScheduleLabel on a PipelineRun and on its receipt is the schedule that started the run.
-const ScheduleLabel = "ml-dev-env/schedule"
+const ScheduleLabel = project.LabelPrefix + "schedule"
 
 // CancelAnnotation on a PipelineRun that was cancelled is CancelNow if its ranks get only some seconds to end.
 const (
-	CancelAnnotation = "ml-dev-env/cancel"
+	CancelAnnotation = project.LabelPrefix + "cancel"
 	CancelNow        = "now"
 )
 
 // UserAnnotation on a PipelineRun is the user that the API server authenticated when mlenv started the run. Anyone who may change the run
 // may change it.
-const UserAnnotation = "ml-dev-env/user"
+const UserAnnotation = project.LabelPrefix + "user"
 
 // Run is a PipelineRun.
 type Run struct {

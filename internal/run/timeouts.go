@@ -16,10 +16,11 @@ import (
 // margin is added to the advised time, because the pods of the next run may start later.
 const margin = 5 * time.Minute
 
-// TeardownTime bounds the finally tasks if ranks have at most savingTime to save.
 const (
+	// TeardownTime bounds the finally tasks if ranks have the default time to save, or less.
 	TeardownTime = 5 * time.Minute
-	savingTime   = 30 * time.Second
+	// savingTime is the time to save that the bound of the finally tasks includes.
+	savingTime = 30 * time.Second
 )
 
 // fabricTime bounds check-fabric: 90 s, and the start of its pod.

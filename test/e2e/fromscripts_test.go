@@ -134,7 +134,7 @@ func successorsOverRDMA(u trainer, file string) []typed {
 func successorsOfBuilds() []typed {
 	var args []string
 	for _, arg := range smallArgs {
-		args = append(args, "--build-arg="+arg)
+		args = append(args, "--build-args="+arg)
 	}
 	return []typed{{command: "build --cluster-file=clusters/CLUSTER.yaml", more: args, says: "Nothing is built"}}
 }

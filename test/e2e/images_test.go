@@ -146,8 +146,8 @@ func buildFailures(u trainer) {
 	for i, failure := range failures {
 		u.notBuilt(failure.name, results[i], failure.reason, failure.parts...)
 	}
-	u.notBuilt("mistakes", u.build(file, "--flavour=cpv", "--build-timeout=-1s", "--build-arg=X", "--env=A=$HOME"), fail.InvalidInput,
-		`looking for flavour "cpv": did you mean cpu?`, `--build-timeout "-1s"`, `--build-arg "X": want KEY=VALUE`, "builds change the sign")
+	u.notBuilt("mistakes", u.build(file, "--flavour=cpv", "--build-timeout=-1s", "--build-args=X", "--env=A=$HOME"), fail.InvalidInput,
+		`looking for flavour "cpv": did you mean cpu?`, `--build-timeout "-1s"`, `--build-args "X": want KEY=VALUE`, "builds change the sign")
 	u.kubectl("annotate", "imagestream", buildimage.StreamName, "localcluster/no-registry=true")
 	u.notBuilt("no-registry", u.build(file, "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=no-registry"),
 		fail.BuildUnavailable,
@@ -394,10 +394,10 @@ func builtOnce(u trainer) {
 	began := time.Now()
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving), "Nothing is built: "+imageIn(before))
 	u.Logf("build-image with unchanged inputs took %.1f s", time.Since(began).Seconds())
-	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"),
+	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-args=SECRET_OF_A_BUILD=other"),
 		"its arguments have changed")
 	u.moveBase(moving, registryHost+"/"+u.namespace+"/ml-dev-env:own")
-	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"),
+	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-args=SECRET_OF_A_BUILD=other"),
 		"The base has changed from "+moving+"@sha256:")
 	u.built(u.build(file, "--image="+moving), "Nothing is built: image "+moving+" is named.")
 	u.leavesNoTrace()
@@ -613,10 +613,10 @@ func gpuFlavours(u trainer) {
 		flavour, base string
 	}{{"pytorch-2.9-numpy2", "pytorch-25.09-py3"}, {"pytorch-2.8-numpy1", "pytorch-25.08-py3"}} {
 		base := imageIn(u.built(u.build(file, "--folder=../images/substitute-base", "--flavour=substitute", "--base-image="+smallBase,
-			"--build-arg=STANDS_FOR="+of.base)))
+			"--build-args=STANDS_FOR="+of.base)))
 		began := time.Now()
-		b := u.built(u.build(file, "--flavour="+of.flavour, "--base-image="+base, "--build-arg=VIDEOLLAMA2_REPO="+repository,
-			"--build-arg=VIDEOLLAMA2_COMMIT="+commit),
+		b := u.built(u.build(file, "--flavour="+of.flavour, "--base-image="+base, "--build-args=VIDEOLLAMA2_REPO="+repository,
+			"--build-args=VIDEOLLAMA2_COMMIT="+commit),
 			"installed VideoLLaMA2 "+commit, "unchanged: torch ")
 		u.Logf("building %s took %s; it has %s in addition to the %s of its base", of.flavour, time.Since(began).Round(time.Second),
 			humanize.Bytes(u.sizeOf(imageIn(b))-u.sizeOf(base)), humanize.Bytes(u.sizeOf(base)))

@@ -51,8 +51,8 @@ func installUninstallInit(u trainer) {
 		u.Errorf("preflight with the file that init wrote: %v\n%s", err, out)
 	}
 	u.install(file)
-	u.applyText("{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: kept, labels: {ml-dev-env/environment: kept}}, spec: " +
-		"{accessModes: [ReadWriteMany], storageClassName: nfs-csi, resources: {requests: {storage: 1Gi}}}}")
+	u.applyText("{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: kept, labels: {ml-dev-env.github.io/environment: kept}}, " +
+		"spec: {accessModes: [ReadWriteMany], storageClassName: nfs-csi, resources: {requests: {storage: 1Gi}}}}")
 	for range 2 {
 		if out, err = u.command(setup.UninstallCommand()); err != nil {
 			u.Fatalf("uninstall: %v\n%s", err, out)

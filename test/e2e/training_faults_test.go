@@ -38,7 +38,7 @@ const toleratesThird = "]\n  tolerations: [{key: e2e, operator: Exists}]"
 // ordinalOn returns the number of the environment's node on a Kubernetes node.
 func (u trainer) ordinalOn(node string) string {
 	u.Helper()
-	return strings.TrimPrefix(u.kubectl("get", "pods", "--selector=ml-dev-env/environment=ml-dev-env",
+	return strings.TrimPrefix(u.kubectl("get", "pods", "--selector=ml-dev-env.github.io/environment=ml-dev-env",
 		"--output=jsonpath={.items[?(@.spec.nodeName==\""+node+"\")].metadata.name}"), "ml-dev-env-")
 }
 

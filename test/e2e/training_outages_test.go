@@ -357,8 +357,8 @@ func (e ending) hasWildOutput() {
 func leaseStolen(u trainer) {
 	name := u.holding()
 	u.kubectl("patch", "lease", "ml-dev-env", "--type=merge",
-		`--patch={"spec":{"holderIdentity":"thief"},"metadata":{"annotations":{"ml-dev-env/holder-name":"thief",`+
-			`"ml-dev-env/holder-kind":"Person"}}}`)
+		`--patch={"spec":{"holderIdentity":"thief"},"metadata":{"annotations":{"ml-dev-env.github.io/holder-name":"thief",`+
+			`"ml-dev-env.github.io/holder-kind":"Person"}}}`)
 	e := u.end(name)
 	e.equal("the receipt's reason", e.receipt.Reason, string(fail.EnvironmentMissing))
 	e.mustContain(e.receipt.Message, "it is held by thief")

@@ -15,8 +15,8 @@ import (
 // frameworks that carry none. docs/project/programs.md lists them.
 func unchangedPrograms(u trainer) {
 	base := []string{"  base: " + registryHost + "/base/debian-torch:trixie\n", "  base: " + trainingImage + "\n"}
-	image := imageIn(u.built(u.build("--cluster-file="+u.localFile(base...), "--flavour=cpu", "--build-arg=WITH_SERVICES=false",
-		"--build-arg=DEEPSPEED_OPS=shm_comm")))
+	image := imageIn(u.built(u.build("--cluster-file="+u.localFile(base...), "--flavour=cpu", "--build-args=WITH_SERVICES=false",
+		"--build-args=DEEPSPEED_OPS=shm_comm")))
 	// With the CA of the cluster's package index, which install puts into a ConfigMap.
 	file := u.localFile()
 	u.install(file)

@@ -49,11 +49,12 @@ func Files(args []string, stdin io.Reader, stdout io.Writer) error {
 	return fmt.Errorf("files %q: want hold, remove DIR PATH..., page DIR or send DIR", args)
 }
 
-// The program that created the pod starts a process in it for each request. It may read local files for a long time in between. If
-// it was killed, the pod must end soon: a ReadWriteOnce claim keeps pods on other nodes waiting.
 const (
+	// holdLooks is the time between two looks for processes that read or delete files of the pod.
 	holdLooks = time.Minute
-	holdFor   = 30 // looks
+	// holdFor is how many looks in a row may see none. The program that created the pod may read local files for a long time between two
+	// requests. If it was killed, the pod must end soon: a ReadWriteOnce claim keeps pods on other nodes waiting.
+	holdFor = 30
 )
 
 // hold waits until ctx is done, or until it was alone for holdFor looks in a row.

@@ -35,7 +35,7 @@ const (
 const (
 	// flightEntries is how many collectives a rank remembers: torch 2.15's own default. Before, it was 0.
 	flightEntries = "2000"
-	// flightTime is how long dumps may take. With flightOnTimeout torch looks at the pipe every second.
+	// flightTime is how long dumps may take. Torch looks at the pipe every second.
 	flightTime = 8 * time.Second
 	// maxDump bounds a dump in the record, in bytes: each collective has the stack that entered it.
 	maxDump = 64 << 20

@@ -46,10 +46,11 @@ type gpuUse struct {
 }
 
 const (
-	// gpuAge is how old the last reading may be instead of a new one.
+	// gpuAge is how old a reading of nvidia-smi may be that is served instead of a new one.
 	gpuAge = 5 * time.Second
-	// gpuKept is how old it may be if a new one takes longer than gpuTime, which is less than the 10 s that Prometheus waits by default.
+	// gpuKept is how old a reading of nvidia-smi may be that is served because a new one takes too long.
 	gpuKept = 2 * time.Minute
+	// gpuTime is how long nvidia-smi may take until the last reading is served.
 	gpuTime = 7 * time.Second
 )
 

@@ -19,7 +19,7 @@ type progress struct {
 	tokensPerSecond, samplesPerSecond  *float64
 }
 
-// rateTime is the time over which the rates are means.
+// rateTime is the time over which the rates of tokens and samples are means.
 const rateTime = time.Minute
 
 // readProgress reads the end of the file; a missing file has no values.

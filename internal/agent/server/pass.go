@@ -17,8 +17,9 @@ import (
 const (
 	// mostPassed is how many agents may read trees here at once.
 	mostPassed = 4
-	// passTime bounds one transfer between agents, silentTime the wait for its next bytes.
-	passTime   = 15 * time.Minute
+	// passTime bounds one transfer between agents.
+	passTime = 15 * time.Minute
+	// silentTime bounds the wait for the next bytes of a transfer between agents.
 	silentTime = 30 * time.Second
 )
 

@@ -31,8 +31,9 @@ type peers struct {
 }
 
 const (
-	// peersOften is the time between two looks in the first minute, in which ranks meet, and peersSeldom later.
-	peersOften  = 250 * time.Millisecond
+	// peersOften is the time between two looks at the connections of ranks in the first minute, in which ranks meet.
+	peersOften = 250 * time.Millisecond
+	// peersSeldom is the time between two looks at the connections of ranks after the first minute.
 	peersSeldom = 5 * time.Second
 )
 

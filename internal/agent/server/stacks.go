@@ -30,8 +30,9 @@ import (
 const (
 	// stackTime is how long the agent watches what a rank uses.
 	stackTime = 2 * time.Second
-	// spyTime bounds a py-spy: on two busy cores 10 s were too few. maxOutput bounds what it and the reader of flight records print, in bytes.
-	spyTime   = 20 * time.Second
+	// spyTime bounds a py-spy, which reads the stacks of a rank.
+	spyTime = 20 * time.Second
+	// maxOutput bounds what py-spy and the reader of flight records print, in bytes.
 	maxOutput = 4 << 20
 	// spies is how many py-spy run at the same time.
 	spies = 8

@@ -16,9 +16,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Virtual environments that are kept whatever their age, and how long the others stay without a use.
 const (
-	keptVenvs   = 5
+	// keptVenvs is how many virtual environments are kept whatever their age, the ones used last.
+	keptVenvs = 5
+	// unusedVenvs is how long a virtual environment is kept without a use, unless it is one of the five that were used last.
 	unusedVenvs = 14 * 24 * time.Hour
 )
 

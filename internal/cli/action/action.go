@@ -27,6 +27,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
@@ -105,7 +106,7 @@ func (a *action) origin(s settings) map[string]string {
 		return nil
 	}
 	workflow := fmt.Sprintf("%s/%s/actions/runs/%s", a.getenv("GITHUB_SERVER_URL"), a.getenv("GITHUB_REPOSITORY"), a.getenv("GITHUB_RUN_ID"))
-	origin := map[string]string{"ml-dev-env/started-by": workflow}
+	origin := map[string]string{project.LabelPrefix + "started-by": workflow}
 	own := !s.checkout || slices.Contains([]string{a.getenv("GITHUB_SHA"), a.getenv("GITHUB_REF_NAME")}, s.params["revision"])
 	if a.getenv("GITHUB_REF_TYPE") == "branch" && own {
 		origin[branchAnnotation] = a.getenv("GITHUB_REF_NAME")
@@ -254,7 +255,7 @@ func (a *action) end(ctx context.Context) error {
 	return nil // the step before has failed the job
 }
 
-// lastTime are those that GitHub leaves a step after it has told it to end, less some.
+// lastTime is a little less than GitHub leaves a step after it has told it to end.
 const lastTime = 8 * time.Second
 
 // outlasting returns a context that ends a time after ctx.

@@ -18,12 +18,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 const (
 	// branchAnnotation is the branch whose workflow started the run. A pull request's is NUMBER/merge: the name of its own branch is
 	// chosen by its author, who may have a fork.
-	branchAnnotation = "ml-dev-env/branch"
+	branchAnnotation = project.LabelPrefix + "branch"
 	// mostReceipts is how many receipts of a branch are read at most.
 	mostReceipts = 30
 )

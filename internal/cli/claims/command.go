@@ -4,7 +4,6 @@ package claims
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -111,21 +109,12 @@ func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string,
 	if err != nil {
 		return command.Usage(err)
 	}
-	var problems []error
-	var rest []string
-	for _, c := range doomed {
+	again := "mlenv claims delete %s -n " + clients.Namespace
+	return command.DeleteEach(cmd, doomed, func(c claim) string { return c.Name }, again, func(c claim) (what string, err error) {
 		// The UID protects another claim that has got the name.
 		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}}
-		err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, options)
-		if err := kube.Deleted("claim "+clients.Namespace+"/"+c.Name, err); err != nil {
-			problems, rest = append(problems, err), append(rest, c.Name)
-			continue
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "Claim %s/%s is deleted.\n", clients.Namespace, c.Name)
-	}
-	if len(rest) == 0 || len(rest) == len(doomed) {
-		return errors.Join(problems...)
-	}
-	// The same command would refuse those that are deleted, and with them the rest.
-	return fail.Advise(errors.Join(problems...), "mlenv claims delete %s -n %s", strings.Join(rest, " "), clients.Namespace)
+		err = clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, options)
+		title := clients.Namespace + "/" + c.Name
+		return "Claim " + title, kube.Deleted("claim "+title, err)
+	})
 }

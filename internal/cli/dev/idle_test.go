@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -26,26 +25,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/test/locked"
 )
-
-// lockedBuffer is a buffer of what one goroutine writes and another one takes.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) take() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	defer b.text.Reset()
-	return b.text.String()
-}
 
 // A terminal warns once before the release, and again after the next use.
 func TestTerminalWarnsOfRelease(t *testing.T) {
@@ -54,7 +35,7 @@ func TestTerminalWarnsOfRelease(t *testing.T) {
 		var away atomic.Bool
 		use := func(at time.Time) { used.Store(&at) }
 		use(time.Now())
-		var log lockedBuffer
+		var log locked.Buffer
 		stop := watchIdle(t.Context(), command.TextLog(&log), func(context.Context) (*env.Idle, error) {
 			if away.Load() {
 				return nil, errors.New("the node does not answer")
@@ -66,9 +47,10 @@ func TestTerminalWarnsOfRelease(t *testing.T) {
 			t.Helper()
 			time.Sleep(pass)
 			synctest.Wait()
-			if got := log.take(); got != want {
+			if got := log.String(); got != want {
 				t.Errorf("after %s: %q, want %q", pass, got, want)
 			}
+			log.Reset()
 		}
 		const warning = "warning: Environment ns/env of h-kim has not been used for 20m0s (last: a job). It is released in 10m0s unless it " +
 			"is used; claims stay.\n"

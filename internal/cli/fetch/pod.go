@@ -37,7 +37,7 @@ import (
 const (
 	// startTime is how long the pod may take to run, including the pull of its image.
 	startTime = 3 * time.Minute
-	// lifetime bounds the pod. If its creator was killed, it ends by itself, half an hour after the last request.
+	// lifetime bounds the pod that reads a claim. If its creator was killed, it ends by itself, half an hour after the last request.
 	lifetime = 6 * time.Hour
 	// removeTime is how long the pod's deletion may take, after Ctrl-C too.
 	removeTime = 15 * time.Second

@@ -21,7 +21,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// pageTime is how long the pod may work on a part of a list: less than the shortest limits of balancers, which are 30 seconds.
+// pageTime is how long the pod that reads a claim may work on a part of a list: less than the shortest limits of
+// balancers, which are 30 seconds.
 const pageTime = 15 * time.Second
 
 // listing has the files at some paths of a claim.

@@ -211,7 +211,7 @@ func TestClaimsAreProposed(t *testing.T) {
 		{"two", []runtime.Object{claim("data-a", "1Ti"), claim("data-b", "2Ti")}, cluster.Storage{},
 			"storage.datasets_claim: which of these claims has the files for /datasets: data-a (1Ti), data-b (2Ti)"},
 		{"another environment's", []runtime.Object{claim("h-kim-datasets", "1Ti", func(c *corev1.PersistentVolumeClaim) {
-			c.Labels = map[string]string{"ml-dev-env/environment": "h-kim"}
+			c.Labels = map[string]string{"ml-dev-env.github.io/environment": "h-kim"}
 		})}, cluster.Storage{}, "the defaults"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -57,7 +57,7 @@ func TestObjects(t *testing.T) {
 				if want := strings.Contains(tc.args, "-n team"); (item.Metadata.Namespace == "team") != want {
 					t.Errorf("%s is in namespace %q", item.Kind, item.Metadata.Namespace)
 				}
-				if got := item.Metadata.Annotations["ml-dev-env/mode"]; item.Kind == "StatefulSet" && got != tc.mode {
+				if got := item.Metadata.Annotations["ml-dev-env.github.io/mode"]; item.Kind == "StatefulSet" && got != tc.mode {
 					t.Errorf("mode %q, want %q", got, tc.mode)
 				}
 			}

@@ -25,10 +25,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 // chosenAnnotation marks a run whose environment mlenv has chosen: a run like it need not use the same one.
-const chosenAnnotation = "ml-dev-env/chosen-environment"
+const chosenAnnotation = project.LabelPrefix + "chosen-environment"
 
 // mostOwn is how many environments of a user have names that can be read; further ones get a random name.
 const mostOwn = 9

@@ -166,7 +166,7 @@ func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool,
 	}
 }
 
-// failureEvery is how often watchFailure looks.
+// failureEvery is how often mlenv run looks for the first failure of a run that it follows.
 const failureEvery = 15 * time.Second
 
 // watchFailure prints what a run waits for if no task follows one that has failed for good: Tekton may stand still. It

@@ -3,7 +3,6 @@
 package runs
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/test/locked"
 )
 
 // smallVolume makes a volume of so many KiB the home of local runs.
@@ -52,7 +52,7 @@ with open(f"fill-{os.environ['NODE_RANK']}", "wb", buffering=0) as file:
     except OSError:
         pass
 `
-		var out bytes.Buffer
+		var out locked.Buffer
 		err := locally(t.Context(), t, &out, fill+tc.script, "--launcher=command", "--run-name=try-1")
 		if err == nil != (tc.want == "") || err != nil && fail.ReasonOf(err) != tc.want {
 			t.Errorf("ended with %v, want %q:\n%s", err, tc.want, out.String())
@@ -110,7 +110,7 @@ var ofThisRun = regexp.MustCompile(`[0-9A-Z]{7,}`)
 func endOnAVolume(t *testing.T, size int) string {
 	t.Helper()
 	smallVolume(t, size)
-	var out bytes.Buffer
+	var out locked.Buffer
 	err := locally(t.Context(), t, &out, "import sys; sys.exit(7)", "--launcher=command", "--nodes=1", "--run-name=try-1")
 	end := ""
 	switch {

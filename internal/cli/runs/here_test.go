@@ -35,14 +35,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/test/locked"
 )
 
 // output runs a command, and returns what it prints.
 func output(t *testing.T, cmd *cobra.Command, args ...string) (string, error) {
 	t.Helper()
-	var out bytes.Buffer
+	var out locked.Buffer
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetOut(&lockedWriter{to: &out})
+	cmd.SetOut(&out)
 	cmd.SetErr(t.Output())
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(t.Context())
@@ -83,7 +84,7 @@ import json
 open("out.txt", "w").write("x")
 open(os.environ["MLENV_METRICS_FILE"], "a").write(json.dumps({"step": 7, "loss": 0.5}) + "\n") if rank == 0 else None
 `
-	var out bytes.Buffer
+	var out locked.Buffer
 	err := locally(t.Context(), t, &out, script, "--launcher=torchrun", "--run-name=try-1", "--", "--lr", "1")
 	if err != nil {
 		t.Fatal(fail.Details(err), out.String())

@@ -6,7 +6,6 @@ package runs
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -19,7 +18,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -32,6 +30,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/locked"
 )
 
 // TestMain hides the folder of local runs that this machine may have.
@@ -40,18 +39,6 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	agenttest.Main(m)
-}
-
-// lockedWriter takes what several goroutines write, as a file does.
-type lockedWriter struct {
-	mu sync.Mutex
-	to io.Writer
-}
-
-func (w *lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.to.Write(p)
 }
 
 // locally runs mlenv run --local in a folder with the script train.py.
@@ -67,7 +54,7 @@ func locally(ctx context.Context, t *testing.T, out io.Writer, script string, ar
 	}
 	cmd := RunCommand(mldevenv.Bundle)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetOut(&lockedWriter{to: out})
+	cmd.SetOut(out)
 	cmd.SetErr(t.Output())
 	cmd.SetArgs(append([]string{dir, filepath.Join(dir, "train.py"), "--local"}, args...)) // the copy is run
 	return cmd.ExecuteContext(ctx)
@@ -102,7 +89,7 @@ else:
 `
 
 func TestLocalRun(t *testing.T) {
-	var out bytes.Buffer
+	var out locked.Buffer
 	err := locally(t.Context(), t, &out, says+`open("out.txt", "a").write("x")`, "--nodes=2", "--ranks-per-node=2", "--launcher=torchrun",
 		"--run-name=try-1",
 		"--env=A=b", "--", "--lr", "1")
@@ -149,7 +136,7 @@ time.sleep(600)
 `), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
+	var out locked.Buffer
 	root := &cobra.Command{Use: args[1], SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(RunCommand(mldevenv.Bundle))
 	if code := command.MainCommands(root, append(args[2:], "--run-name="+next[1]), &out, &out); code != command.Failed {
@@ -167,7 +154,7 @@ time.sleep(600)
 
 // With max-restarts the job starts again.
 func TestLocalRestart(t *testing.T) {
-	var out bytes.Buffer
+	var out locked.Buffer
 	err := locally(t.Context(), t, &out, `import os, sys; sys.exit(int(os.environ["MLENV_ATTEMPT"]) == 1)`, "--nodes=1", "--max-restarts=1",
 		"--launcher=command")
 	if err != nil || !strings.Contains(out.String(), "Attempt 1 failed") {
@@ -193,7 +180,7 @@ time.sleep(600)
 			"(restart-if: loss is nan); not restarted: attempt 1 ended with the same error at step 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
+			var out locked.Buffer
 			err := locally(t.Context(), t, &out, script, append([]string{"--nodes=2", "--launcher=command"}, tc.args...)...)
 			want := "the loss at step 2 is NaN; before it was 2.5 at step 1 " + tc.want
 			if fail.ReasonOf(err) != fail.StopCondition || !strings.Contains(err.Error(), want) {
@@ -259,7 +246,7 @@ func TestLocalShell(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "run.sh"), []byte(tc.script), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		var out bytes.Buffer
+		var out locked.Buffer
 		cmd := RunCommand(mldevenv.Bundle)
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		cmd.SetOut(&out)
@@ -436,7 +423,7 @@ func TestLocalGPUs(t *testing.T) {
 			if variable, value, ok := strings.Cut(tc.environ, "="); ok {
 				t.Setenv(variable, value)
 			}
-			var out bytes.Buffer
+			var out locked.Buffer
 			if err := locally(t.Context(), t, &out, script, tc.args...); err != nil {
 				t.Fatal(fail.Details(err), out.String())
 			}

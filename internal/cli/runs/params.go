@@ -48,37 +48,47 @@ func (p *params) addTo(flags *pflag.FlagSet) {
 		// pflag takes text in backquotes for the name of the value.
 		usage, _, _ := strings.Cut(strings.TrimSpace(spec.Description), "\n")
 		usage = strings.ReplaceAll(usage, "`", "'")
-		if spec.Type == v1.ParamTypeArray {
-			flags.StringArray(spec.Name, nil, usage+" Can be given several times.")
-			continue
+		value := &texts{kind: param.KindOf(spec.Name).Name(), list: spec.Type == v1.ParamTypeArray}
+		if value.list {
+			usage += " Can be given several times."
 		}
 		if spec.Default != nil && spec.Default.StringVal != "" && !strings.HasPrefix(spec.Default.StringVal, "registry.invalid/") {
 			usage += " (default: " + spec.Default.StringVal + ")"
 		}
 		// The flag's own default is empty: the installed pipeline may have another default.
-		flags.Var(&text{kind: param.KindOf(spec.Name).Name()}, spec.Name, usage)
+		if flag := flags.VarPF(value, spec.Name, "", usage); value.kind == "bool" {
+			flag.NoOptDefVal = "true"
+		}
 	}
 	flags.StringArrayVar(&p.others, "param", nil, "NAME=VALUE of any param of the installed pipeline. Can be given several times.")
 }
 
-// text is a flag for a param. launch checks its value when the installed pipeline is known, together with the other params.
-type text struct{ value, kind string }
+// texts is a flag for a param. It keeps any text: launch checks the value when the installed pipeline is known, together with the other
+// params.
+type texts struct {
+	kind   string
+	list   bool
+	values []string
+}
 
 // String implements pflag.Value.
-func (t *text) String() string { return t.value }
+func (t *texts) String() string { return strings.Join(t.values, ",") }
 
 // Set implements pflag.Value.
-func (t *text) Set(value string) error {
-	t.value = value
+func (t *texts) Set(value string) error {
+	if !t.list {
+		t.values = nil
+	}
+	t.values = append(t.values, value)
 	return nil
 }
 
-// Type implements pflag.Value. A param takes numbers and durations as text.
-func (t *text) Type() string {
-	if strings.Contains(t.kind, "|") {
-		return t.kind
+// Type implements pflag.Value.
+func (t *texts) Type() string {
+	if t.list && t.kind == "string" {
+		return "stringArray"
 	}
-	return "string"
+	return t.kind
 }
 
 // values returns the params on the command line, by flags and by --param.
@@ -87,16 +97,14 @@ func (p *params) values(cmd *cobra.Command) (map[string][]string, error) {
 	problems := []error{err}
 	for _, spec := range p.pipeline.Spec.Params {
 		flag, byParam := cmd.Flags().Lookup(spec.Name), values[spec.Name]
-		list, isList := flag.Value.(pflag.SliceValue)
+		given, _ := flag.Value.(*texts)
 		switch {
 		case byParam != nil && flag.Changed:
 			problems = append(problems, fmt.Errorf("--param %s and --%s: want one of them", spec.Name, spec.Name))
-		case len(byParam) > 1 && !isList:
+		case len(byParam) > 1 && !given.list:
 			problems = append(problems, fmt.Errorf("--param %s is given %d times: want one", spec.Name, len(byParam)))
-		case flag.Changed && isList:
-			values[spec.Name] = list.GetSlice()
 		case flag.Changed:
-			values[spec.Name] = []string{flag.Value.String()}
+			values[spec.Name] = given.values
 		}
 	}
 	return values, errors.Join(problems...)

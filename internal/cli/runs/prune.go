@@ -137,21 +137,10 @@ func confirm(cmd *cobra.Command, yes bool, doomed []runInfo, question string, st
 }
 
 func removeAll(cmd *cobra.Command, doomed []runInfo) error {
-	var problems []error
-	var rest []string
-	for _, r := range doomed {
-		what, err := r.at.remove(cmd.Context(), r)
-		if err != nil {
-			problems, rest = append(problems, err), append(rest, r.name)
-			continue
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s is deleted.\n", what)
-	}
-	if len(rest) == 0 || len(rest) == len(doomed) {
-		return errors.Join(problems...)
-	}
-	// The same command would refuse those that are deleted, and with them the rest.
-	return fail.Advise(errors.Join(problems...), "mlenv prune %s%s", strings.Join(rest, " "), cmp.Or(doomed[0].flag(), " --local"))
+	again := "mlenv prune %s" + cmp.Or(doomed[0].flag(), " --local")
+	return command.DeleteEach(cmd, doomed, func(r runInfo) string { return r.name }, again, func(r runInfo) (what string, err error) {
+		return r.at.remove(cmd.Context(), r)
+	})
 }
 
 // needed returns an error for each of the doomed runs whose files a run in progress writes, or may resume from.

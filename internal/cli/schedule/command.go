@@ -79,7 +79,7 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 	f.StringVar(&s.TimeZone, "time-zone", "UTC", "time zone of --at, such as Europe/Madrid")
 	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline. Can be given several times; for an array once for "+
 		"each value.")
-	f.StringVar(&s.OnBusy, "on-busy", "skip", "what to do if another run or user holds the environment: skip the night, or wait")
+	onBusy.AddTo(f, &s.OnBusy, "on-busy", "skip", "what to do if another run or user holds the environment: skip the night, or wait")
 	f.StringVar(&s.ServiceAccount, "service-account", "", "ServiceAccount of the runs (default: the one of mlenv install)")
 	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")
 	output.AddUse(f, "yaml prints the objects instead of applying them", command.Text, command.YAML)

@@ -26,7 +26,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
@@ -35,7 +37,7 @@ const (
 	// part differs from install's part, because another install must not delete schedules.
 	part = "schedule"
 	// annotation of the CronJob holds the Schedule as JSON.
-	annotation = "ml-dev-env/schedule-spec"
+	annotation = project.LabelPrefix + "schedule-spec"
 	// prefix of the CronJob's name, and of its runs'.
 	prefix = "mlenv-"
 	// startWithin is how late a night's run may start.
@@ -65,6 +67,9 @@ type Schedule struct {
 	Deadline int64 `json:"deadlineSeconds,omitempty"`
 }
 
+// onBusy is skip, which leaves a night out, or wait.
+var onBusy = param.OneOf("skip", "wait")
+
 var days = regexp.MustCompile(`^(\*|(?i:(mon|tue|wed|thu|fri|sat|sun)([-,](mon|tue|wed|thu|fri|sat|sun))*))$`)
 
 // Check reports all mistakes as InvalidInput.
@@ -79,7 +84,7 @@ func (s Schedule) Check() error {
 			prefix, s.Name),
 		command.Want(noTime == nil, "--at %q: want a time of day, such as 02:30", s.At),
 		command.Want(days.MatchString(s.Days), "--days %q: want * or days, such as mon-fri or sat,sun", s.Days),
-		command.Want(s.OnBusy == "skip" || s.OnBusy == "wait", "--on-busy %q: want skip or wait", s.OnBusy),
+		command.Want(onBusy.Check(s.OnBusy) == nil, "--on-busy %q: want skip or wait", s.OnBusy),
 		command.Want(noZone == nil && s.TimeZone != "Local", "--time-zone %q: want a name of the time zone database, such as Europe/Madrid",
 			s.TimeZone))
 	if err != nil {

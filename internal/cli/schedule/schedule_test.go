@@ -294,7 +294,7 @@ func TestOf(t *testing.T) {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	for text, want := range map[string]string{
-		"":                                  "annotation ml-dev-env/schedule-spec",
+		"":                                  "annotation ml-dev-env.github.io/schedule-spec",
 		`{"name": "nightly", "at": "3 am"}`: `--at "3 am"`,
 		`{"name": "nights", "at": "03:15"}`: `name "nights"`,
 	} {

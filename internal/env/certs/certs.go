@@ -20,7 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// Lifetime of all certificates. An environment that is kept for longer must be provisioned again.
+// Lifetime is how long all certificates are valid. An environment that is kept for longer must be provisioned again.
 const Lifetime = 365 * 24 * time.Hour
 
 // New creates a CA, a certificate for the agents of all nodes of environment name, one for the steps, one for Prometheus, which

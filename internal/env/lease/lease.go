@@ -24,16 +24,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 // Annotations of the Lease.
 const (
 	// HolderName is the run's name, or the user's.
-	HolderName = "ml-dev-env/holder-name"
+	HolderName = project.LabelPrefix + "holder-name"
 	// HolderKind is PipelineRun or Person.
-	HolderKind = "ml-dev-env/holder-kind"
+	HolderKind = project.LabelPrefix + "holder-kind"
 	// IdleAnnotation is how long a person's environment may be without use. It is missing for no bound.
-	IdleAnnotation = "ml-dev-env/idle-timeout"
+	IdleAnnotation = project.LabelPrefix + "idle-timeout"
 
 	kindRun    = "PipelineRun"
 	kindPerson = "Person"
@@ -42,7 +43,7 @@ const (
 const (
 	// Duration is how long the Lease of a run lasts without renewal.
 	Duration = 10 * time.Minute
-	// RenewEvery leaves room for an API server that does not answer for some minutes.
+	// RenewEvery is the time between two renewals of a Lease. It leaves room for an API server that does not answer for some minutes.
 	RenewEvery = Duration / 4
 	// RetryEvery is the pause after a failed renewal. A Lease that expired while the API server did not answer
 	// must be renewed before the reaper deletes it; the reaper waits twice as long.

@@ -364,7 +364,7 @@ func TestTakeWritesTheLease(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns", Name: "env", UID: first.UID(),
 				Labels: map[string]string{
-					"app.kubernetes.io/managed-by": "ml-dev-env", "app.kubernetes.io/name": "ml-dev-env", "ml-dev-env/environment": "env",
+					"app.kubernetes.io/managed-by": "ml-dev-env", "app.kubernetes.io/name": "ml-dev-env", "ml-dev-env.github.io/environment": "env",
 				},
 				Annotations:     map[string]string{HolderName: "train-1", HolderKind: "PipelineRun"},
 				OwnerReferences: []metav1.OwnerReference{owner},

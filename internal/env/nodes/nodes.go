@@ -65,7 +65,7 @@ func (s Set) Close() {
 
 // Retry calls f until it succeeds, its error is not AgentUnreachable, or ctx is done; then it returns the last error.
 func Retry(ctx context.Context, f func() error) error {
-	const first, most = 100 * time.Millisecond, 2 * time.Second // the pauses between tries, which double
+	const first, most = 100 * time.Millisecond, 2 * time.Second // the first and the longest pause between tries to reach a node
 	var last error
 	for pause := first; ; pause = min(2*pause, most) {
 		err := f()

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// TurnTime is a limit for Turn. Nothing but an installation of requirements takes longer.
+// TurnTime bounds the wait until nothing else uses the network between the nodes. Nothing but an installation of requirements takes longer.
 const TurnTime = 20 * time.Minute
 
 // Turn waits until nothing else uses the network between the nodes, and makes the others wait until release is called:

@@ -8,16 +8,17 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/internal/names"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 // DefaultName is the environment of a request that names none.
 const DefaultName = agent.DefaultName
 
 // EnvironmentLabel of every object of an environment holds its name.
-const EnvironmentLabel = names.EnvironmentLabel
+const EnvironmentLabel = project.EnvironmentLabel
 
 // ModeAnnotation of the StatefulSet holds the Mode.
-const ModeAnnotation = "ml-dev-env/mode"
+const ModeAnnotation = project.LabelPrefix + "mode"
 
 // Labels returns the labels of every object of environment name.
 func Labels(name string) map[string]string { return names.Labels(name) }

@@ -27,7 +27,7 @@ func (b builder) podMonitor() *unstructured.Unstructured {
 	key := func(name string) map[string]any { return map[string]any{"name": b.names.MetricsSecret, "key": name} }
 	monitor := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"selector": map[string]any{"matchLabels": untyped(names.Selector(b.Name))},
-		// Each sample gets the environment's name as the label ml_dev_env_environment.
+		// Each sample gets the environment's name as the label ml_dev_env_github_io_environment.
 		"podTargetLabels": []any{EnvironmentLabel},
 		"podMetricsEndpoints": []any{map[string]any{
 			"port": agentPort, "path": agent.MetricsPath, "scheme": "https",

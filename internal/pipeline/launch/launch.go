@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
@@ -32,7 +33,7 @@ const (
 	// ServiceAccount is the account of the steps unless mlenv install names another.
 	ServiceAccount = "mlenv-pipeline"
 	// AccountAnnotation, on the installed pipeline, names the account that mlenv install was given.
-	AccountAnnotation = "ml-dev-env/service-account"
+	AccountAnnotation = project.LabelPrefix + "service-account"
 )
 
 // AccountOf returns the account to which mlenv install has given the rights of the steps. The pipeline may be nil.

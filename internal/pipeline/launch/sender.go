@@ -14,13 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 const (
 	// SenderAnnotation of a PipelineRun changes every senderEvery while the program runs that sends the run's folder.
-	SenderAnnotation = "ml-dev-env/sender"
-	senderEvery      = 15 * time.Second
-	// SenderSilence is after how long without a change the program counts as gone.
+	SenderAnnotation = project.LabelPrefix + "sender"
+	// senderEvery is how often a program that sends a run's folder shows in the run that it still does.
+	senderEvery = 15 * time.Second
+	// SenderSilence is after how long without a sign a program that sends a run's folder counts as gone.
 	SenderSilence = time.Minute
 )
 

@@ -22,10 +22,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// Pauses before a log that broke is opened again.
 const (
+	// firstPause is the first pause before a log that broke is opened again. Later pauses are longer.
 	firstPause = time.Second
-	lastPause  = 15 * time.Second
+	// lastPause is the longest pause before a log that broke is opened again.
+	lastPause = 15 * time.Second
 )
 
 // opener opens a container's log, each line with its time in front, from the second of since on; a zero since is the

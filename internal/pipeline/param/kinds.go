@@ -64,8 +64,8 @@ var (
 	KubernetesNodes  = nodeNames()
 	installedCluster = subdomain("the name of an installed cluster file")
 	secret           = subdomain("the name of a Secret, or none")
-	hangTimeout      = text[string](checkHangTimeout)
-	rule             = text[string](checkRule)
+	hangTimeout      = text[string](checkHangTimeout).named("auto|duration")
+	rule             = text[string](checkRule).named("rule")
 	anything         = text[string](func(string) error { return nil })
 )
 
@@ -125,12 +125,10 @@ func boolean() *Kind[bool] {
 
 // idleTimeout has the text itself, because "" is the cluster file's.
 func idleTimeout() *Kind[string] {
-	kind := valid(func(text string) bool {
+	return valid(func(text string) bool {
 		d, err := time.ParseDuration(text)
 		return err == nil && d >= 0
-	}, "a duration such as 2h, or 0 for never")
-	kind.name = "duration"
-	return kind
+	}, "a duration such as 2h, or 0 for never").named("duration")
 }
 
 // AtLeast returns the kind of the durations from least on; want describes them.

@@ -106,12 +106,13 @@ func mistake(valid bool, text, want string) error {
 // OneOf returns the kind of a few values.
 func OneOf[T ~string](values ...T) *Kind[T] {
 	names := humanize.Each(values, func(value T) string { return string(value) })
-	kind := text[T](func(text string) error {
+	return text[T](func(text string) error {
 		return mistake(slices.Contains(names, text), text, humanize.List(names, "or"))
-	})
-	kind.name = strings.Join(names, "|")
-	return kind
+	}).named(strings.Join(names, "|"))
 }
+
+// named returns the kind with another name.
+func (k *Kind[T]) named(name string) *Kind[T] { return &Kind[T]{name, k.parse} }
 
 // Wanting returns the kind with another description of its values.
 func (k *Kind[T]) Wanting(want string) *Kind[T] {

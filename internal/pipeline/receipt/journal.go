@@ -25,6 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
@@ -35,7 +36,7 @@ const (
 	entryPrefix = "step-"
 	entrySuffix = ".json"
 
-	verdictLabel = "ml-dev-env/verdict"
+	verdictLabel = project.LabelPrefix + "verdict"
 	// unfinished is the verdict label of a run without a receipt.
 	unfinished = "Running"
 )

@@ -19,16 +19,16 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // Labels and keys of a receipt's ConfigMap.
 const (
 	// Label marks receipts.
-	Label = "ml-dev-env/receipt"
+	Label = project.LabelPrefix + "receipt"
 	key   = "receipt.json"
 
-	environmentLabel = "ml-dev-env/environment"
 	// Keep is how many receipts of one environment are kept.
 	Keep = 30
 	// maxSize keeps a receipt within what a ConfigMap holds, 1 MiB.
@@ -59,7 +59,7 @@ func labelsOf(environment, schedule string, verdict Verdict) map[string]string {
 		"app.kubernetes.io/managed-by": "ml-dev-env",
 		"app.kubernetes.io/name":       "ml-dev-env",
 		Label:                          "true",
-		environmentLabel:               environment,
+		project.EnvironmentLabel:       environment,
 		verdictLabel:                   string(verdict),
 	}
 	if schedule != "" {
@@ -156,7 +156,7 @@ func Latest(ctx context.Context, client kubernetes.Interface, namespace, environ
 func newestFirst(ctx context.Context, client kubernetes.Interface, namespace, environment string) ([]corev1.ConfigMap, error) {
 	selector := Label + "=true"
 	if environment != "" {
-		selector += "," + environmentLabel + "=" + environment
+		selector += "," + project.EnvironmentLabel + "=" + environment
 	}
 	return selected(ctx, client, namespace, selector)
 }

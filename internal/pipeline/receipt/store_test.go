@@ -49,7 +49,7 @@ func TestWriteTwiceAndRead(t *testing.T) {
 		}
 	}
 	config, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), "train-1-receipt", metav1.GetOptions{})
-	if err != nil || config.Labels["ml-dev-env/verdict"] != "Failed" || len(config.OwnerReferences) != 0 {
+	if err != nil || config.Labels["ml-dev-env.github.io/verdict"] != "Failed" || len(config.OwnerReferences) != 0 {
 		t.Errorf("labels %v, owners %v, %v; want the verdict and no owner", config.Labels, config.OwnerReferences, err)
 	}
 	if _, err := Read(t.Context(), client, "ns", "train-2"); !apierrors.IsNotFound(err) {
@@ -234,7 +234,7 @@ func TestPrune(t *testing.T) {
 		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: fmt.Sprintf("%s-%02d-receipt", environment, n), UID: types.UID(fmt.Sprint(environment, n)),
 			CreationTimestamp: metav1.NewTime(time.Date(2026, 7, 1+n, 0, 0, 0, 0, time.UTC)),
-			Labels:            map[string]string{Label: "true", "ml-dev-env/environment": environment},
+			Labels:            map[string]string{Label: "true", "ml-dev-env.github.io/environment": environment},
 		}}
 		if len(schedule) > 0 {
 			config.Name, config.Labels[run.ScheduleLabel] = schedule[0]+"-"+config.Name, schedule[0]
@@ -288,7 +288,7 @@ func TestLatest(t *testing.T) {
 	for i, name := range []string{"second", "first"} {
 		made := metav1.NewTime(time.Date(2026, 7, 2-i, 0, 0, 0, 0, time.UTC))
 		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name(name), CreationTimestamp: made,
-			Labels: map[string]string{Label: "true", "ml-dev-env/environment": "env"}},
+			Labels: map[string]string{Label: "true", "ml-dev-env.github.io/environment": "env"}},
 			Data: map[string]string{key: fmt.Sprintf(`{"run":%q}`, name)}}
 		if err := client.Tracker().Add(config); err != nil {
 			t.Fatal(err)

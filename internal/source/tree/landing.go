@@ -316,7 +316,7 @@ func (l *Landing) Finish() error {
 	return l.removeParts()
 }
 
-// partAge is how old the part of a content must be that no file has any more: another Landing may be writing a younger one.
+// partAge is how old the part of a content must be that no file has any more: another upload may be writing a younger one.
 const partAge = time.Hour
 
 // entries lists a folder. Something else in its place is an error, and does not block.

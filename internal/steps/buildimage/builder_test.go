@@ -267,7 +267,7 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("ARG BASE_IMAGE=a\nFROM ${BASE_IMAGE}\nARG MIRROR")}}
 	var out bytes.Buffer
 	code := command.Run(t.Context(), Command(images), []string{
-		"--cluster-file=../../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b",
+		"--cluster-file=../../../clusters/local.yaml", "--build-timeout=-1s", "--build-args=X", "--env=Y", "--image=a", "--folder=b",
 		"--training-timeout=-1s", "--run-name=r",
 	}, &out, &out)
 	for _, want := range []string{`--build-timeout "-1s": want a duration`, `--training-timeout "-1s": want a duration`, `--env "Y"`,

@@ -24,7 +24,7 @@ base or variables than the cluster file's the tag is FLAVOUR-HASH.
 The command builds nothing if --image names an existing image, or if an image was built
 from the same Dockerfile, folder, arguments and base. If a build with the same inputs is
 running, the command follows that build. Ctrl-C cancels the build unless another run or
-user follows it. Arguments KEY=VALUE are build arguments, as with --build-arg.
+user follows it. Arguments KEY=VALUE are build arguments, as with --build-args.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
@@ -96,7 +96,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	param.Flag(flags, &o.Flavour, task, "flavour")
 	flags.StringVar(&o.Folder, "folder", "", "folder with your own Dockerfile, sent to the build as a whole; --flavour names the image's tag")
 	param.Flag(flags, &o.Base, task, "base-image")
-	flags.StringArrayVar(&o.BuildArgs, "build-arg", nil, "build argument KEY=VALUE, in addition to image.build_args of the cluster file; "+
+	flags.StringArrayVar(&o.BuildArgs, "build-args", nil, "build argument KEY=VALUE, in addition to image.build_args of the cluster file; "+
 		"may be repeated; no secrets: the image's history shows it")
 	flags.StringArrayVar(&o.Env, "env", nil, "variable KEY=VALUE that stays in the image; may be repeated")
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "Secret to pull the base image with (default: image.base_pull_secret of the cluster "+

@@ -42,7 +42,7 @@ type logFollower struct {
 // follow returns when ctx ends, or when the build has ended and its log is complete. The server waits half a minute for a
 // build that has not started, and then answers with an error. A build that never ran has no log.
 func (l *logFollower) follow(ctx context.Context) {
-	const firstPause, lastPause = 500 * time.Millisecond, 5 * time.Second // the pauses before the log is asked for again, which double
+	const firstPause, lastPause = 500 * time.Millisecond, 5 * time.Second // the first and the longest pause before the log is asked for again
 	pause := firstPause
 	for ctx.Err() == nil {
 		over := l.ended.Load()

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 // Names and labels of a build's objects.
@@ -20,13 +21,13 @@ const (
 	// StreamName is the ImageStream; its tags are the flavours.
 	StreamName = "ml-dev-env"
 	// inputsLabel is a label of the image with the fingerprint of its inputs.
-	inputsLabel = "io.ml-dev-env.inputs"
+	inputsLabel = project.ReverseDomain + "inputs"
 	// inputsWithoutBasesLabel leaves the bases' digests out.
-	inputsWithoutBasesLabel = "io.ml-dev-env.inputs-without-bases"
+	inputsWithoutBasesLabel = project.ReverseDomain + "inputs-without-bases"
 	// baseDigestsLabel lists the bases as text.
-	baseDigestsLabel = "io.ml-dev-env.bases"
+	baseDigestsLabel = project.ReverseDomain + "bases"
 	// flavourLabel marks the BuildConfig.
-	flavourLabel = "ml-dev-env/flavour"
+	flavourLabel = project.LabelPrefix + "flavour"
 	// trustedCADir is a mount in the build, which does not stay in the image.
 	trustedCADir = "/etc/mlenv-ca"
 	trustedCA    = trustedCADir + "/" + cluster.TrustedCAKey

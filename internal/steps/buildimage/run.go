@@ -217,7 +217,7 @@ func (o *Options) args() ([]Arg, error) {
 	if base != "" {
 		all = append(all, baseArg+"="+base)
 	}
-	return parseArgs("--build-arg", append(all, o.BuildArgs...))
+	return parseArgs("--build-args", append(all, o.BuildArgs...))
 }
 
 // undeclared reports build arguments that the Dockerfile does not declare, which a build would ignore.

@@ -22,11 +22,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 // claimAnnotation on the BuildConfig names the caller that is about to start a build, and its inputs. The request that
 // starts a build cannot depend on whether one exists, so the claim keeps two callers from both starting one.
-const claimAnnotation = "ml-dev-env/build-claim"
+const claimAnnotation = project.LabelPrefix + "build-claim"
 
 // claimTime is how long a claim is valid: the time from the claim to the Build on a slow server. A caller that dies in
 // between delays others by that much.

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// ending is how long a job may take to end after it is stopped; grace is the part of it before SIGKILL.
+	// ending is how long a job of the benchmark may take to end after it is stopped.
 	ending = 4 * time.Second
-	grace  = time.Second
+	// grace is the time between SIGTERM and SIGKILL of the benchmark.
+	grace = time.Second
 )
 
 // job is one run of the benchmark on some of the nodes. The ranks meet on the first one.

@@ -117,7 +117,7 @@ func inRun(r *v1.PipelineRun) func(*Deps, *Options) {
 func held(by string, kind string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "nccl-test", Name: objects.DefaultName,
-			Annotations: map[string]string{"ml-dev-env/holder-kind": kind}},
+			Annotations: map[string]string{"ml-dev-env.github.io/holder-kind": kind}},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &by},
 	}
 }

@@ -165,7 +165,7 @@ func (p *provisioner) hasGrown(claim *corev1.PersistentVolumeClaim, m objects.Mo
 // resizeFailures watches the events of claims until ctx ends. The function that it returns finds the newest failure to expand a claim
 // since now, "" for none.
 func (p *provisioner) resizeFailures(ctx context.Context) func(*corev1.PersistentVolumeClaim) string {
-	const tolerance = 2 * time.Second // of the clock that events have
+	const tolerance = 2 * time.Second // of the clock of events
 	since := p.now().Add(-tolerance)
 	var mu sync.Mutex
 	failures := map[types.UID]string{} // mu guards failures

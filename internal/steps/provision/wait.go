@@ -23,11 +23,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// lookEvery bounds how often the whole state is read: changes come in bursts. mostPause is how late a cause may be found. lookShare is the
-// part of the time that is not spent with looks.
 const (
+	// lookEvery is the least time between two looks at all pods that start, because changes come in bursts.
 	lookEvery = 500 * time.Millisecond
+	// mostPause is how late the cause that keeps a pod from starting may be found.
 	mostPause = 10 * time.Second
+	// lookShare is how many times longer than a look the pause after it is.
 	lookShare = 10
 )
 

@@ -28,7 +28,7 @@ import (
 // and delete, and 30 s until pods that ignore SIGTERM are killed. After a final failure failureTime takes the place of renewalTime.
 const (
 	// renewalTime is for a holder whose Lease has expired to renew it: while the API server does not answer, holders try
-	// again every lease.RetryEvery.
+	// again every five seconds.
 	renewalTime = 10 * time.Second
 	// failureTime is for Tekton to start the task after a step that noted a final failure in the receipt.
 	failureTime = 15 * time.Second

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,30 +25,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/test/locked"
 )
-
-// lines may be written and read in parallel.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
 
 func cancelledRun(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }
 
 // saving returns an environment whose ranks were cancelled and save by the script, and its log.
-func saving(t *testing.T, script string) (*place, *lines) {
+func saving(t *testing.T, script string) (*place, *locked.Buffer) {
 	t.Helper()
 	return stoppedBy(t, agent.StopCancelled, script)
 }
@@ -58,7 +40,7 @@ func saving(t *testing.T, script string) (*place, *lines) {
 const timeToSave = time.Minute
 
 // stoppedBy is saving for another cause.
-func stoppedBy(t *testing.T, cause agent.StopCause, script string) (*place, *lines) {
+func stoppedBy(t *testing.T, cause agent.StopCause, script string) (*place, *locked.Buffer) {
 	t.Helper()
 	objects, agents := live(t)
 	for _, object := range objects {
@@ -84,7 +66,7 @@ func stoppedBy(t *testing.T, cause agent.StopCause, script string) (*place, *lin
 		}
 	}
 	p := newPlace(t, []runtime.Object{pipelineRun(cancelledRun), task("train", "TaskRunCancelled", nil)}, objects...)
-	log := &lines{}
+	log := &locked.Buffer{}
 	p.log = command.TextLog(log)
 	return p, log
 }

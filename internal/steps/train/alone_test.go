@@ -10,6 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/param"
+	"github.com/ml-dev-env/ml-dev-env/test/locked"
 )
 
 func TestTrainingAlone(t *testing.T) {
@@ -25,7 +26,7 @@ func TestTrainingAlone(t *testing.T) {
 				"log whether torch sees no GPU", ""},
 		{"fail", true, "", "training: no rank was connected to another one: the 2 ranks may each have trained alone"},
 	} {
-		out := &buffer{}
+		out := &locked.Buffer{}
 		training := Training{Deps: Deps{Log: command.TextLog(out)}, Options: Options{Rendezvous: test.require}}
 		err := training.meant([]agent.JobStatus{{Alone: test.alone, Spec: agent.JobSpec{Nodes: 1, RanksPerNode: 2}}})
 		if !strings.Contains(out.String(), test.warning) || test.warning == "" && out.String() != "" {

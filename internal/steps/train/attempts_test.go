@@ -33,10 +33,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/locked"
 )
 
 // newRestartable returns newTraining with this number of restarts. Its pods stay, and its nodes have no faults.
-func newRestartable(t *testing.T, restarts int, script string) (*Training, *buffer, []*agenttest.Node) {
+func newRestartable(t *testing.T, restarts int, script string) (*Training, *locked.Buffer, []*agenttest.Node) {
 	t.Helper()
 	training, out, agents := newTraining(t, script)
 	withoutFaults(agents, func(*agent.Facts) {})
@@ -264,7 +265,7 @@ while [ ! -e go ]; do sleep 0.02; done`)
 			t.Fatal(err)
 		}
 	}
-	again := &buffer{}
+	again := &locked.Buffer{}
 	training.Out, training.Log, training.Spec.Attempts, training.Spec.Deadline = again, command.TextLog(again), nil, deadline.Add(time.Hour)
 	if _, err := training.attempts(t.Context()); err != nil || !strings.Contains(again.String(), "Attached to job job") {
 		t.Errorf("%v; output %q, want it attached", err, again)

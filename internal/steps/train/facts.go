@@ -19,10 +19,12 @@ import (
 const (
 	// looksPerRule is how often a fact is looked at within the time of a rule, at least.
 	looksPerRule = 8
-	// checkpointLook and gpuLook are the longest times between two looks, and leastLook is the shortest one.
+	// checkpointLook is the longest time between two looks for checkpoints, for a rule about them.
 	checkpointLook = 2 * time.Minute
-	gpuLook        = 15 * time.Second
-	leastLook      = 50 * time.Millisecond
+	// gpuLook is the longest time between two looks at the GPUs, for a rule about their use.
+	gpuLook = 15 * time.Second
+	// leastLook is the shortest time between two looks for a rule.
+	leastLook = 50 * time.Millisecond
 )
 
 // measure returns a line of the metrics as a fact. Its own time is by the clock of node 0.

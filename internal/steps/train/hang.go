@@ -59,12 +59,13 @@ func (h *HangTimeout) Type() string { return "auto|duration" }
 const (
 	// quietWarning is after how much silence the log warns.
 	quietWarning = 3 * time.Minute
-	// leastHang is the shortest adapted bound, and margin is how many times the longest step, or the longest silence that
-	// ended, it is.
+	// leastHang is the shortest silence that hang-timeout=auto takes for a hang.
 	leastHang = 5 * time.Minute
-	margin    = 3
-	// lookEvery is how often the agents are asked, and againAfter when a silent rank that works is looked at again.
-	lookEvery  = 15 * time.Second
+	// margin is how many times the longest step, or the longest silence that ended, that bound is.
+	margin = 3
+	// lookEvery is how often the agents are asked whether ranks still print or measure something.
+	lookEvery = 15 * time.Second
+	// againAfter is after what time a silent rank that works is looked at again.
 	againAfter = 2 * time.Minute
 	// stacksTime is how long the agents may take for stacks.
 	stacksTime = time.Minute

@@ -37,8 +37,7 @@ import (
 const (
 	// settle is how long the ranks have to show their own errors after a rank lost its peers.
 	settle = 3 * time.Second
-	// grace is between SIGTERM and SIGKILL after another rank failed. With settle it keeps the promise that the
-	// rest is stopped within 10 s.
+	// grace is between SIGTERM and SIGKILL after another rank failed: the rest is stopped within 10 s.
 	grace = 5 * time.Second
 	// drain is how long logs may take to arrive after their ranks have ended.
 	drain = 30 * time.Second

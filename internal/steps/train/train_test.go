@@ -3,7 +3,6 @@
 package train
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,36 +44,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/script"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/locked"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// buffer may be written and read in parallel.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-func (b *buffer) Reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.b.Reset()
-}
-
 // newTraining runs a shell script once on each of two nodes.
-func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.Node) {
+func newTraining(t *testing.T, script string) (*Training, *locked.Buffer, []*agenttest.Node) {
 	t.Helper()
 	agents := agenttest.Start(t, 2)
 	var set nodes.Set
@@ -84,7 +60,7 @@ func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.
 		}
 		set = append(set, node.Client)
 	}
-	out := &buffer{}
+	out := &locked.Buffer{}
 	pods := fake.NewClientset(readyPod(agents[0], "0", ""), readyPod(agents[1], "1", ""))
 	return &Training{
 		Deps:    Deps{Clients: &kube.Clients{Kube: pods, Namespace: "ns"}, Log: command.TextLog(out), Out: out, Notify: func(notify.Event) {}},
@@ -408,7 +384,7 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 		}
 	}
 	// A step that attaches afterwards sees every line once, in order.
-	again := &buffer{}
+	again := &locked.Buffer{}
 	training.Out, training.Log = again, command.TextLog(again)
 	if _, err := training.Attempt(t.Context()); err != nil {
 		t.Fatal(err)
@@ -716,9 +692,9 @@ func FuzzStatuses(f *testing.F) {
 }
 
 // retried returns the step in a retry by Tekton, with the receipt that a first attempt of the step, or whoever ended the run, has left.
-func retried(t *testing.T, write func(kubernetes.Interface) error) (*Training, *buffer) {
+func retried(t *testing.T, write func(kubernetes.Interface) error) (*Training, *locked.Buffer) {
 	t.Helper()
-	out, clients := &buffer{}, &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
+	out, clients := &locked.Buffer{}, &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
 	if err := write(clients.Kube); err != nil {
 		t.Fatal(err)
 	}
@@ -865,7 +841,7 @@ func TestDeletedRun(t *testing.T) {
 		{"the environment alone was deleted", deleted, []runtime.Object{run1("uid")}, fail.EnvironmentMissing, "its lease was deleted"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			out := &buffer{}
+			out := &locked.Buffer{}
 			clients := &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(tc.tekton...), Namespace: "ns"}
 			training := &Training{Deps: Deps{Clients: clients, Log: command.TextLog(out)},
 				Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}

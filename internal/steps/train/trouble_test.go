@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rules"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/locked"
 )
 
 // Without any rule, a loss that is NaN is no end of a training: the log warns once.
@@ -211,7 +212,7 @@ func TestDoubt(t *testing.T) {
 }
 
 // withRules returns newRestartable with rules. Its nodes have two GPUs each, of that use.
-func withRules(t *testing.T, restarts, use int, stopIf, restartIf []string, script string) (*Training, *buffer, []*agenttest.Node) {
+func withRules(t *testing.T, restarts, use int, stopIf, restartIf []string, script string) (*Training, *locked.Buffer, []*agenttest.Node) {
 	t.Helper()
 	training, out, agents := newRestartable(t, restarts, script)
 	withoutFaults(agents, func(facts *agent.Facts) {

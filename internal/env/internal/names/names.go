@@ -15,15 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/project"
 )
 
 // Labels of every object of an environment.
 const (
-	// EnvironmentLabel holds the environment's name.
-	EnvironmentLabel = "ml-dev-env/environment"
-	nameLabel        = "app.kubernetes.io/name"
-	managedByLabel   = "app.kubernetes.io/managed-by"
-	product          = "ml-dev-env"
+	nameLabel      = "app.kubernetes.io/name"
+	managedByLabel = "app.kubernetes.io/managed-by"
+	product        = "ml-dev-env"
 )
 
 // Names has the names of an environment and of its objects.
@@ -131,10 +130,10 @@ func (n Names) LocalHost(cluster string) string {
 
 // Selector finds the pods of environment name, and every object of it.
 func Selector(name string) labels.Set {
-	return labels.Set{nameLabel: product, EnvironmentLabel: name}
+	return labels.Set{nameLabel: product, project.EnvironmentLabel: name}
 }
 
 // Labels returns the labels of every object of environment name.
 func Labels(name string) map[string]string {
-	return map[string]string{managedByLabel: product, nameLabel: product, EnvironmentLabel: name}
+	return map[string]string{managedByLabel: product, nameLabel: product, project.EnvironmentLabel: name}
 }

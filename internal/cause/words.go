@@ -261,9 +261,12 @@ func originOfError(kind, text string) origin {
 	return doubtful
 }
 
-// waitTimedOut reports whether a rank's words are about a wait for others that timed out.
+// waitTimedOut reports whether a rank's words, or the error that began them, are about a wait for others that timed out.
 func waitTimedOut(rank agent.RankStatus) bool {
 	words := lastWords(rank)
+	if ends(rank) {
+		words += "\n" + rank.Python.First
+	}
 	return known.Words().Waits(words) || timedOut.MatchString(words)
 }
 

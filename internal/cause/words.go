@@ -207,7 +207,7 @@ func originOf(rank agent.RankStatus) origin {
 		return consequence
 	}
 	last := originOfError(p.Type, text(p))
-	if last == own && waitsInLibrary(p) {
+	if last != consequence && waitsInLibrary(p) {
 		return consequence
 	}
 	if p.First == "" {
@@ -270,9 +270,11 @@ func waitTimedOut(rank agent.RankStatus) bool {
 	return known.Words().Waits(words) || timedOut.MatchString(words)
 }
 
-// waitsInLibrary reports whether a library of collectives raised an error about a timeout that no row knows.
+// waitsInLibrary reports whether a library of collectives raised an error about a timeout: one that no row knows, or that of the store's
+// client up to torch 1.13, whose type says nothing.
 func waitsInLibrary(p *agent.PythonError) bool {
-	if _, is := known.Words().Find(text(p)); is || !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
+	ofStore := p.Type == "TimeoutError"
+	if _, is := known.Words().Find(text(p)); is != ofStore || !ofStore && !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
 		return false
 	}
 	for _, line := range slices.Backward(p.Traceback) {

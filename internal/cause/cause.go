@@ -35,7 +35,7 @@ type Cause struct {
 	Left *agent.RankStatus
 	// Waiting is the first rank that waited for Rank until a timeout, if Rank alone shows no error or was behind; else nil.
 	Waiting *agent.RankStatus
-	// Behind is what shows which ranks the others waited for in a collective, "" if nothing does.
+	// Behind is what shows which ranks the others waited for in a collective, or that ranks waited in two, "" if nothing does.
 	Behind string
 	// Stalled says that all ranks waited in the same collective, "" if they did not.
 	Stalled string
@@ -132,6 +132,7 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	if behind == "" {
 		behind, late = desync(ended(statuses))
 	}
+	behind = cmp.Or(behind, apart(failed))
 	cause.Behind = behind
 	if len(late) == 1 {
 		at := func(r agent.RankStatus) bool { return r.Rank == late[0] }

@@ -111,6 +111,29 @@ func absent(failed []agent.RankStatus) (culprit string, late []int) {
 	return "", nil
 }
 
+// apart says that ranks waited at two places of the script until a timeout, which blames neither. It is "" if a rank has no error of its
+// own with a place, or if there is one place, or many, as in a pipeline.
+func apart(failed []agent.RankStatus) string {
+	nodes, places := map[int]int{}, map[string][]int{}
+	for _, rank := range failed {
+		if !ends(rank) || rank.Python.File == "" || !waitTimedOut(rank) {
+			return ""
+		}
+		place := fmt.Sprintf("%s:%d", rank.Python.File, rank.Python.Line)
+		nodes[rank.Rank], places[place] = rank.Node, append(places[place], rank.Rank)
+	}
+	if len(places) != 2 {
+		return ""
+	}
+	var said []string
+	byRanks := func(a, b string) int { return cmp.Or(cmp.Compare(len(places[a]), len(places[b])), cmp.Compare(a, b)) }
+	for _, place := range slices.SortedFunc(maps.Keys(places), byRanks) {
+		slices.Sort(places[place])
+		said = append(said, ranksOf(places[place], nodes)+" waited in "+place)
+	}
+	return strings.Join(said, ", while ")
+}
+
 // together says that all ranks waited in the same collective until NCCL's watchdog ended them, "" if they did not.
 func together(statuses []agent.JobStatus) string {
 	var first []string

@@ -207,7 +207,7 @@ func originOf(rank agent.RankStatus) origin {
 		return consequence
 	}
 	last := originOfError(p.Type, text(p))
-	if last == own && waitsInLibrary(p) {
+	if last != consequence && waitsInLibrary(p) {
 		return consequence
 	}
 	if p.First == "" {
@@ -261,15 +261,20 @@ func originOfError(kind, text string) origin {
 	return doubtful
 }
 
-// waitTimedOut reports whether a rank's words are about a wait for others that timed out.
+// waitTimedOut reports whether a rank's words, or the error that began them, are about a wait for others that timed out.
 func waitTimedOut(rank agent.RankStatus) bool {
 	words := lastWords(rank)
+	if ends(rank) {
+		words += "\n" + rank.Python.First
+	}
 	return known.Words().Waits(words) || timedOut.MatchString(words)
 }
 
-// waitsInLibrary reports whether a library of collectives raised an error about a timeout that no row knows.
+// waitsInLibrary reports whether a library of collectives raised an error about a timeout: one that no row knows, or that of the store's
+// client up to torch 1.13, whose type says nothing.
 func waitsInLibrary(p *agent.PythonError) bool {
-	if _, is := known.Words().Find(text(p)); is || !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
+	ofStore := p.Type == "TimeoutError"
+	if _, is := known.Words().Find(text(p)); is != ofStore || !ofStore && !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
 		return false
 	}
 	for _, line := range slices.Backward(p.Traceback) {

@@ -172,8 +172,8 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 			f.Reason = fail.GPUsUnavailable
 			if others := otherGPUs(p.usable, name); others != "" {
 				f.Seen += "; their GPUs have other names: " + others
-				f.Next = fmt.Sprintf("have the GPUs of some nodes offered as %s (MIG strategy single, or no MIG), and name these in nodes.gpu_nodes "+
-					"of the cluster file", name)
+				f.Next = fmt.Sprintf("have the GPUs of some nodes offered as %s (MIG strategy single, or no MIG; no other name for shared ones), and "+
+					"name these in nodes.gpu_nodes of the cluster file", name)
 			} else if f.Final {
 				f.Next = "ask for fewer nodes, or for fewer GPUs each"
 			}
@@ -187,7 +187,7 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 	return found
 }
 
-// otherGPUs names the MIG devices of nodes that offer nothing by that name.
+// otherGPUs has the names by which nodes offer their GPUs that offer none by that name, as MIG devices or as shares in time.
 func otherGPUs(on []*corev1.Node, name corev1.ResourceName) string {
 	var others []string
 	for _, node := range on {
@@ -195,7 +195,7 @@ func otherGPUs(on []*corev1.Node, name corev1.ResourceName) string {
 			return ""
 		}
 		for _, other := range GPUs(node.Status.Allocatable) {
-			if strings.HasPrefix(string(other), "nvidia.com/mig-") && !slices.Contains(others, string(other)) {
+			if !slices.Contains(others, string(other)) {
 				others = append(others, string(other))
 			}
 		}

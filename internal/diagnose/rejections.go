@@ -77,7 +77,11 @@ func (e *explainer) rejections() {
 }
 
 func isRejection(reason string) bool {
-	return reason == "UnexpectedAdmissionError" || reason == "Evicted" || reason == "Preempted" || strings.HasPrefix(reason, "OutOf")
+	switch reason {
+	case "UnexpectedAdmissionError", "TopologyAffinityError", "SMTAlignmentError", "Evicted", "Preempted":
+		return true
+	}
+	return strings.HasPrefix(reason, "OutOf")
 }
 
 // rejectionFinding explains why a node rejected or evicted the pod.

@@ -73,6 +73,9 @@ var Words = sync.OnceValue(func() Table { return read("words.yaml") })
 // Pods returns the rows about messages about pods: events and states of containers.
 var Pods = sync.OnceValue(func() Table { return read("pods.yaml") })
 
+// Builds returns the rows about what programs print while an image is built or packages are installed.
+var Builds = sync.OnceValue(func() Table { return read("builds.yaml") })
+
 func read(name string) (table Table) {
 	content, err := files.ReadFile(name)
 	if err == nil {
@@ -117,6 +120,9 @@ func (r *Row) fill(text string) bool {
 	}
 	return true
 }
+
+// Matches reports whether the row fits a text.
+func (r Row) Matches(text string) bool { return r.pattern.MatchString(text) }
 
 // Names returns the ranks that a text names, and whether it waited for them. A row before may have its reason.
 func (t Table) Names(text string) (ranks string, waits bool) {

@@ -25,7 +25,7 @@ internal/known/*.yaml: a new case is one row with an example.
 	for _, section := range []struct {
 		title string
 		rows  Table
-	}{{"A rank's words", Words()}, {"Pods, queues and device plugins", Pods()}} {
+	}{{"A rank's words", Words()}, {"Pods, queues and device plugins", Pods()}, {"Builds and installations", Builds()}} {
 		fmt.Fprintf(&page, "\n## %s\n\n| message, for example | at fault | reason | meaning | next |\n| --- | --- | --- | --- | --- |\n",
 			section.title)
 		for _, row := range section.rows {
@@ -57,7 +57,7 @@ func TestRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for source, table := range map[string]Table{"words": Words(), "pods": Pods()} {
+	for source, table := range map[string]Table{"words": Words(), "pods": Pods(), "builds": Builds()} {
 		ids := map[string]bool{}
 		for _, row := range table {
 			at := source + " " + row.ID

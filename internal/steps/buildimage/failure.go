@@ -16,6 +16,7 @@ import (
 	buildv1 "github.com/openshift/api/build/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/known"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -111,7 +112,8 @@ func (e end) cause() fail.Finding {
 	}
 	if line := find(e.lines, builderBroken); line != "" {
 		return newFinding(fail.BuildFailed, "the cluster's builder cannot mount the file system of a container; it is not the Dockerfile",
-			matching(e.lines, builderBroken), fmt.Sprintf("have an administrator look at the builds of the cluster: oc describe build %s -n %s "+
+			matching(e.lines, builderBroken.MatchString),
+			fmt.Sprintf("have an administrator look at the builds of the cluster: oc describe build %s -n %s "+
 				"(on OpenShift builds run privileged, with /dev/fuse or the kernel's overlay)", e.name, e.namespace))
 	}
 	if f, ok := e.base(); ok {
@@ -155,12 +157,9 @@ var (
 	overLimit = regexp.MustCompile(`(?i)exceed\S* .*\blimit\b`)
 	noRequest = regexp.MustCompile(`request is 0\b|exceeds its request of 0\b`)
 
-	stepLine   = regexp.MustCompile(`^(?:\[\d+/\d+\] )?STEP \d+(?:/\d+)?: (.+)`) // [2/3] in builds of several stages
-	pushing    = regexp.MustCompile(`^Pushing image `)
-	pushFailed = regexp.MustCompile(`(?i)^(warning: Push failed|error: build error: Failed to push image|Registry server Address)`)
-	denied     = regexp.MustCompile(
-		`(?i)unauthorized|authentication required|access to the resource is denied|denied:|403 \(?forbidden|forbidden|invalid username/password`)
-	unknown       = regexp.MustCompile(`(?i)manifest unknown|name unknown|not found|404|does not exist|no such image`)
+	stepLine      = regexp.MustCompile(`^(?:\[\d+/\d+\] )?STEP \d+(?:/\d+)?: (.+)`) // [2/3] in builds of several stages
+	pushing       = regexp.MustCompile(`^Pushing image `)
+	pushFailed    = regexp.MustCompile(`(?i)^(warning: Push failed|error: build error: Failed to push image|Registry server Address)`)
 	badDockerfile = regexp.MustCompile(
 		`(?i)unknown instruction|dockerfile parse error|parse error on line|no FROM statement|Syntax error|error parsing`)
 	baseFailed = regexp.MustCompile(
@@ -171,27 +170,16 @@ var (
 	builderBroken = regexp.MustCompile(`(?i)^(?:error|time=\S+ level=error|newuidmap:).*(?:fuse: device not found|creating overlay mount|` +
 		`mounting new container|newuidmap|cannot clone: operation not permitted)`)
 
-	noCertificate = regexp.MustCompile(
-		`(?i)CERTIFICATE_VERIFY_FAILED|certificate verify failed|x509: certificate|self[- ]signed certificate|SELF_SIGNED_CERT|unable to get ` +
-			`(local )?issuer certificate|UNABLE_TO_(GET_ISSUER_CERT|VERIFY_LEAF_SIGNATURE)|SSL certificate problem`)
-	diskFull = regexp.MustCompile(`(?i)no space left on device|Errno 28\b|ENOSPC|disk quota exceeded|You don't have enough free space`)
-	killed   = regexp.MustCompile(`(?i)exit status 137|\bKilled\b|signal: killed|Cannot allocate memory|MemoryError|out of memory|fatal ` +
-		`error: Killed signal`)
-	conflict = regexp.MustCompile(`(?i)ResolutionImpossible|conflicting dependencies|because these package versions have conflict|The ` +
-		`conflict is caused by|unmet dependencies|ERESOLVE|held broken packages|is incompatible with`)
-	notFound = regexp.MustCompile(`(?i)No matching distribution found for|Could not find a version that satisfies|Unable to locate ` +
-		`package|has no installation candidate|Version '.*' for '.*' was not found|npm (ERR!|error) (code )?E404|npm (ERR!|error) (code ` +
-		`)?ETARGET|No package .* available|Unable to find a match`)
-	network = regexp.MustCompile(`(?i)Temporary failure (in name resolution|resolving)|Could not resolve|Name or service not known|no ` +
-		`such host|Network is unreachable|No route to host|Connection (refused|timed out|reset)|i/o timeout|Read timed ` +
-		`out|ConnectTimeoutError|NewConnectionError|ProxyError|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|TLS handshake timeout|Failed to establish a ` +
-		`new connection|Unable to connect to|Could not connect to`)
-	nothingThere = regexp.MustCompile(`\(from versions: none\)`)
-	exitStatus   = regexp.MustCompile(`(?:exit status|returned a non-zero code:|exit code:?) (\d+)`)
-	atStep       = regexp.MustCompile(`building at STEP "(.+?)": *(.*)`)
+	exitStatus = regexp.MustCompile(`(?:exit status|returned a non-zero code:|exit code:?) (\d+)`)
+	atStep     = regexp.MustCompile(`building at STEP "(.+?)": *(.*)`)
 	// baseInLine finds the image in the error of a pull, which may be of a COPY --from.
 	baseInLine = regexp.MustCompile(`docker://([^\s:"]+(?::\d+/[^\s:"]+)?(?::[\w.-]+)?(?:@sha256:[0-9a-f]+)?)`)
 )
+
+// judge returns the first row of a kind that fits a line of the output. ok is false if none does.
+func judge(kind string, output []string) (row known.Row, ok bool) {
+	return known.Builds().FindOf(kind, strings.Join(output, "\n"))
+}
 
 // find returns the last line that matches, "" for none.
 func find(lines []string, pattern *regexp.Regexp) string {
@@ -204,13 +192,14 @@ func find(lines []string, pattern *regexp.Regexp) string {
 }
 
 // matching returns the last few lines that match. If lines differ only in numbers it returns the last of them.
-func matching(lines []string, pattern *regexp.Regexp) (found []string) {
+func matching(lines []string, matches ...func(string) bool) (found []string) {
 	const most = 6
 	var seen []string
 	for _, line := range slices.Backward(lines) {
 		line = strings.TrimSpace(line)
 		kind := digits.ReplaceAllString(line, "0")
-		if len(found) < most && pattern.MatchString(line) && !slices.Contains(seen, kind) {
+		fits := slices.ContainsFunc(matches, func(matches func(string) bool) bool { return matches(line) })
+		if len(found) < most && fits && !slices.Contains(seen, kind) {
 			seen, found = append(seen, kind), append(found, line)
 		}
 	}
@@ -266,12 +255,13 @@ func (e end) notCreated() fail.Finding {
 }
 
 func (e end) notPushed() fail.Finding {
-	evidence := matching(e.lines, regexp.MustCompile(pushFailed.String()+`|`+denied.String()))
+	row, _ := judge("push", e.lines)
+	evidence := matching(e.lines, pushFailed.MatchString, func(line string) bool { return row.ID != "" && row.Matches(line) })
 	switch {
-	case find(e.lines, diskFull) != "":
-		return newFinding(fail.DiskFull, "the image was not pushed: a disk is full", matching(e.lines, diskFull),
+	case row.Reason == fail.DiskFull:
+		return newFinding(fail.DiskFull, "the image was not pushed: a disk is full", matching(e.lines, row.Matches),
 			"have the registry's storage, or the node's disk, cleaned: oc adm prune images")
-	case find(e.lines, denied) != "" && e.pushSecret != "":
+	case row.ID == "denied" && e.pushSecret != "":
 		return newFinding(fail.PushRefused, "the registry refused the image with Secret "+e.pushSecret, evidence,
 			fmt.Sprintf("oc create secret docker-registry %s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %s "+
 				"--dry-run=client -o yaml | oc apply -f -", e.pushSecret, e.namespace))
@@ -286,30 +276,32 @@ func (e end) base() (fail.Finding, bool) {
 	if e.Reason != buildv1.StatusReasonPullBuilderImageFailed && line == "" {
 		return fail.Finding{}, false
 	}
-	evidence := matching(output, regexp.MustCompile(baseFailed.String()+`|`+denied.String()+`|`+unknown.String()+`|`+noCertificate.String()+
-		`|`+network.String()))
-	all := strings.Join(evidence, "\n") + e.Message
+	evidence := matching(output, baseFailed.MatchString, func(line string) bool {
+		_, ok := judge("base", []string{line})
+		return ok
+	})
+	row, _ := judge("base", append(slices.Clip(evidence), e.Message))
 	bases := slices.Sorted(maps.Keys(e.inputs.Bases))
 	if named := baseInLine.FindStringSubmatch(line); named != nil {
 		bases = []string{e.baseOf(named[1])}
 	}
 	which := strings.Join(bases, " or ")
 	login := e.login(bases)
-	switch {
-	case noCertificate.MatchString(all):
+	switch row.ID {
+	case "certificate":
 		return newFinding(fail.CertificateUntrusted, "the base image "+which+" cannot be pulled: the certificate of its registry is not trusted",
 			evidence,
 			"have the authority added to the cluster: oc edit image.config.openshift.io/cluster (additionalTrustedCA)"), true
-	case diskFull.MatchString(all):
+	case "disk-full":
 		return newFinding(fail.DiskFull, "the base image "+which+" does not fit on the disk", evidence,
 			"raise image.build_resources.limits.ephemeral_storage in the cluster file"), true
-	case denied.MatchString(all):
+	case "denied":
 		return newFinding(fail.ImageUnavailable,
 			"the base image "+which+" cannot be pulled: its registry requires credentials, or has no such image", evidence, login), true
-	case unknown.MatchString(all):
+	case "no-image":
 		return newFinding(fail.ImageUnavailable, "the base image "+which+" does not exist", evidence,
 			"correct image.base in the cluster file, or the FROM of the Dockerfile"), true
-	case network.MatchString(all):
+	case "network":
 		return newFinding(fail.NetworkFailed, "the registry of the base image "+which+" cannot be reached", evidence,
 			"check the name, and network.proxy in the cluster file"), true
 	}
@@ -379,28 +371,13 @@ func (e end) instructionFailed() (fail.Finding, bool) {
 	if instruction == "" || e.Reason == buildv1.StatusReasonManageDockerfileFailed {
 		return fail.Finding{}, false
 	}
-	in := " in " + shortened(instruction)
-	unreachable := find(output, network) != "" && (find(output, nothingThere) != "" || find(output, notFound) == "")
-	switch {
-	case find(output, noCertificate) != "":
-		return newFinding(fail.CertificateUntrusted, "a server's certificate is not trusted"+in, matching(output, noCertificate),
-			"put the authority into ConfigMap mlenv-trusted-ca, key ca-bundle.crt (OpenShift fills it from the cluster's own bundle), and "+
-				"declare ARG "+
-				strings.Join(trustedCAArgs, " ")+" in the Dockerfile"), true
-	case find(output, diskFull) != "":
-		return newFinding(fail.DiskFull, "the disk is full"+in, matching(output, diskFull),
-			"raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"), true
-	case find(output, conflict) != "":
-		return newFinding(fail.DependencyConflict, "packages require incompatible versions"+in, around(output, conflict),
-			"change one of the versions that the lines name"), true
-	case unreachable:
-		return newFinding(fail.NetworkFailed, "a server cannot be reached"+in, matching(output, network),
-			"check network.proxy in the cluster file, and that the cluster may reach the server"), true
-	case find(output, notFound) != "":
-		return newFinding(fail.PackageNotFound, "a package does not exist"+in, matching(output, notFound), "correct its name or version"), true
-	case find(output, killed) != "":
-		return newFinding(fail.OutOfMemory, "a process was killed for memory"+in, matching(output, killed),
-			"raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"), true
+	if row, ok := judge("build", output); ok {
+		lines := matching(output, row.Matches)
+		if row.Reason == fail.DependencyConflict {
+			lines = around(output, row.Matches)
+		}
+		return newFinding(row.Reason, row.Means+" in "+shortened(instruction), lines,
+			strings.ReplaceAll(row.Next, "{ca-args}", strings.Join(trustedCAArgs, " "))), true
 	}
 	code := exitStatus.FindStringSubmatch(strings.Join(output, "\n"))
 	switch {
@@ -415,10 +392,10 @@ func (e end) instructionFailed() (fail.Finding, bool) {
 }
 
 // around returns the first matching line with the lines after it, in which pip lists conflicts.
-func around(lines []string, pattern *regexp.Regexp) []string {
+func around(lines []string, matches func(string) bool) []string {
 	const most = 10
 	for i, line := range lines {
-		if pattern.MatchString(line) {
+		if matches(line) {
 			return (end{lines: lines[i:min(len(lines), i+most)]}).tail(most)
 		}
 	}

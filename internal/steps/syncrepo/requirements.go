@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/known"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -126,10 +127,7 @@ const (
 )
 
 var (
-	// untrusted matches pip, OpenSSL and git on a server whose certificate they do not trust.
-	untrusted = regexp.MustCompile(`(?i)certificate.?verify.?failed|SSL certificate problem|unable to get (local )?issuer certificate`)
-	// diskFull matches pip, its builds and cp on a full volume.
-	diskFull = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
+	// These find the words that pip and its builds end with, or show: what they mean is in known's table.
 	// raised matches the exception with which the build of a package failed, within the box that pip draws around its output.
 	raised = regexp.MustCompile(`^ +((?:\w+\.)*\w*(?:Error|Exception|NotFound)): .+`)
 	// buildFailed matches pip's words if that is why it gave up, and not a package that it had passed over.
@@ -161,7 +159,8 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 	}
 	r.job.Record = last.Record
 	next := r.job.Log(node, fmt.Sprintf("rank-%d.log", node))
-	reason, what, why := fail.RequirementsFailed, "pip failed", matching(output, pipError)
+	reason, what, why := fail.RequirementsFailed, "pip failed", matching(output, pipError.MatchString)
+	row, isKnown := known.Builds().FindOf("pip", strings.Join(output, "\n"))
 	switch {
 	case last.StopCause == agent.StopDeadline:
 		what = fmt.Sprintf("pip did not end within %s", r.timeout)
@@ -169,18 +168,19 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		what = strings.TrimSuffix(fmt.Sprintf("pip was stopped: %s: %s", last.State, last.StopReason), ": ")
 	case len(last.Ranks) == 0:
 		what = "pip could not be started: " + last.Launcher.Error
-	case matching(output, diskFull) != nil:
-		reason = fail.DiskFull
-		what, why = "the workspace claim is full", matching(output, diskFull)
+	case isKnown && row.Reason == fail.DiskFull:
+		reason = row.Reason
+		what, why = "the workspace claim is full", matching(output, row.Matches)
 		next = fmt.Sprintf("delete obsolete files from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/* /workspace/.mlenv/*'; "+
 			"or have the claim expanded\n", node) + next
-	case matching(output, untrusted) != nil:
+	case isKnown:
 		// What pip reports after it, a package that does not exist, is its consequence.
-		what, why = "pip does not trust the certificate of a server", matching(output, untrusted)
+		what, why = "pip does not trust the certificate of a server", matching(output, row.Matches)
 		next = "name a ConfigMap in network.trusted_ca of the cluster file whose key ca-bundle.crt has every CA to trust; " +
 			"on OpenShift that is mlenv-trusted-ca, which the cluster fills\n" + next
-	case len(matching(output, raised)) > 0 && len(matching(output, buildFailed)) > 0 && len(matching(output, gaveUp)) == 0:
-		all := matching(output, raised)
+	case slices.ContainsFunc(output, raised.MatchString) && slices.ContainsFunc(output, buildFailed.MatchString) &&
+		!slices.ContainsFunc(output, gaveUp.MatchString):
+		all := matching(output, raised.MatchString)
 		why = []string{strings.TrimSpace(all[len(all)-1])}
 		if match := hidden.FindStringSubmatch(all[len(all)-1]); match != nil {
 			next = fmt.Sprintf("let the build see the %s of the image: a line # mlenv: pip --no-build-isolation in %s, which then also names "+
@@ -196,9 +196,9 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 	return fail.Advise(fail.WithTail(err, shortened(output, shownLines, shownBytes)), "%s", next)
 }
 
-func matching(lines []string, pattern *regexp.Regexp) (found []string) {
+func matching(lines []string, matches func(string) bool) (found []string) {
 	for _, line := range lines {
-		if pattern.MatchString(line) {
+		if matches(line) {
 			found = append(found, line)
 		}
 	}

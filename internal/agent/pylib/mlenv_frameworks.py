@@ -405,12 +405,15 @@ def _optimizer(module):
 
     @_quiet
     def step(optimizer):
+        global _written
         if not first:
             first.append(weakref.ref(optimizer))
         if first[0]() in (optimizer, None):
             if first[0]() is None:
                 first[0] = weakref.ref(optimizer)
             count[0] += 1
+            if count[0] == 1:
+                _written = time.monotonic()  # not the first step at once: the script may count its steps itself, and report after this
             _report("torch.optim", count[0])
 
     register(stepped)

@@ -55,6 +55,9 @@ var (
 	p2p    = regexp.MustCompile(`OpType=(SEND|RECV|COALESCED)\b`)
 )
 
+// storeClient begins what the client of torch's store raises, until torch 2.0 as an error of Python's own type.
+const storeClient = "The client socket has timed out"
+
 // watchdogThread is before the error with which the watchdog's thread ended, and the whole process with it.
 const watchdogThread = "watchdog thread terminated with exception: "
 
@@ -207,7 +210,7 @@ func originOf(rank agent.RankStatus) origin {
 		return consequence
 	}
 	last := originOfError(p.Type, text(p))
-	if last != consequence && waitsInLibrary(p) {
+	if last == own && waitsInLibrary(p) {
 		return consequence
 	}
 	if p.First == "" {
@@ -255,7 +258,7 @@ func originOfError(kind, text string) origin {
 	switch {
 	case !ok || row.Whose != known.Peer || tooMany(text) != "":
 		return own
-	case fromTorch.MatchString(kind):
+	case fromTorch.MatchString(kind), strings.Contains(text, storeClient):
 		return consequence
 	}
 	return doubtful
@@ -270,11 +273,9 @@ func waitTimedOut(rank agent.RankStatus) bool {
 	return known.Words().Waits(words) || timedOut.MatchString(words)
 }
 
-// waitsInLibrary reports whether a library of collectives raised an error about a timeout: one that no row knows, or that of the store's
-// client up to torch 1.13, whose type says nothing.
+// waitsInLibrary reports whether a library of collectives raised an error about a timeout that no row knows.
 func waitsInLibrary(p *agent.PythonError) bool {
-	ofStore := p.Type == "TimeoutError"
-	if _, is := known.Words().Find(text(p)); is != ofStore || !ofStore && !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
+	if _, is := known.Words().Find(text(p)); is || !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
 		return false
 	}
 	for _, line := range slices.Backward(p.Traceback) {

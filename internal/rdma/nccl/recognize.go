@@ -19,9 +19,12 @@ type rule struct {
 }
 
 // rules are tried in this order. The comments name the source files of their texts, in NVIDIA/nccl's src.
+// They are not rows of package known, because a log has millions of lines, for which plain text is fast; docs/reference/nccl.md has what
+// they mean.
 var rules = []rule{
 	// bootstrap.cc; transport/net_socket.cc; misc/socket.cc (2.26 and on).
-	{NoSocketInterface, false, []string{"Bootstrap : no socket interface found", "NET/IB : No IP interface found"}},
+	{NoSocketInterface, false, []string{"Bootstrap : no socket interface found", "NET/IB : No IP interface found",
+		"NET/Socket : No usable listening interface found"}},
 	{NoSocketInterface, true, []string{"NET/Socket : no interface found", "no device found*verify NCCL_", "no device found matching NCCL_"}},
 	// misc/ibvsymbols.cc, misc/ibvwrap.cc.
 	{VerbsLibraryMissing, true, []string{"Failed to open libibverbs"}},
@@ -30,12 +33,15 @@ var rules = []rule{
 	{LinkTypesMixed, false, []string{"NET/IB : *incompatible*NICs of only one link type", "NET/IB : Can't merge net devices with different " +
 		"link_layer"}},
 	{DevicesMismatched, true, []string{"NET/IB : There are mismatched physical devices"}},
-	{DevicesMismatched, false, []string{"NET/IB : Local mergedDev*different number of devices"}},
+	{DevicesMismatched, false, []string{"NET/IB : Local mergedDev*different number of devices", "mixed local Net device counts across ranks"}},
+	// transport/net_ib/p2p_resiliency.cc (2.29 and on).
+	{DeviceFatal, false, []string{"NET/IB*Device * marked as failed", "NET/IB*failed devices out of"}},
 	// plugin/net.cc; init.cc until 2.26.
 	{NetworkMissing, false, []string{"Failed to initialize any NET plugin", "Error: network * not found"}},
 	// misc/socket.cc.
 	{NameUnresolved, false, []string{"Net : error encountered when getting address info"}},
-	{ForeignConnection, false, []string{"wrong magic", "valid magic", "socketFinalizeAccept*wrong*type"}},
+	{ForeignConnection, false, []string{"wrong magic", "valid magic", "socketFinalizeAccept*wrong*type",
+		"Bootstrap Root : mismatch in", "Bootstrap Root : rank*has already checked in"}},
 	{ForeignConnection, true, []string{"magic mismatch", "Wrong socket type from"}},
 	{PeerGone, false, []string{"Connection closed by remote peer", "Connection reset by peer", "Broken pipe"}},
 	// misc/shmutils.cc.
@@ -47,8 +53,9 @@ var rules = []rule{
 	{DuplicateGPU, false, []string{"Duplicate GPU detected"}},
 	// transport/net_socket.cc, net_ib.cc; bootstrap.cc.
 	{CollectiveMismatch, false, []string{"essage truncated : receiv", "collective mismatch error", "posted incorrect receive info"}},
-	// graph/paths.cc.
+	// graph/paths.cc, transport/p2p.cc and net.cc.
 	{GPUPeerAccessOff, true, []string{"P2P is disabled between"}},
+	{GPUPeerAccessOff, false, []string{"failed to peer with device"}},
 	// transport/nvls.cc.
 	{MulticastRefused, false, []string{"nvls.cc: Cuda failure", "nvls.cc: *ultica"}},
 	{CUDAFailed, false, []string{"Cuda failure"}},

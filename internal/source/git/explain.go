@@ -17,7 +17,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Messages of git, of libcurl with OpenSSL or GnuTLS, and of git-lfs, all in the C locale. Only this file knows them.
+// Messages of git, of libcurl with OpenSSL or GnuTLS, and of git-lfs, all in the C locale. Only this file knows them. They are not
+// rows of package known, because what they mean depends on the step's limits, the credentials and what is fetched.
 var (
 	messageNoHost = regexp.MustCompile(
 		`Could not resolve host: (\S+)|lookup (\S+?)(?: on \S+)?: (?:no such host|server misbehaving|[^\n]*i/o timeout)`)

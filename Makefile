@@ -376,7 +376,7 @@ bench-train: cluster ## start the local cluster, time logs, starts and the pipel
 
 .PHONY: bench-local
 bench-local: bin/mlenv ## compare runs on this machine with torchrun, by the torch of the python3 in PATH; BENCH_FLAGS=-update writes test/bench/results
-	go test -tags e2e -run='^$$' -timeout=0 ./test/bench $(BENCH_FLAGS) -benchtime=5x -bench=Local
+	go test -tags e2e -run='^$$' -timeout=0 ./test/bench $(BENCH_FLAGS) -benchtime=5x -bench='Local|Hook'
 
 .PHONY: bench-peers
 bench-peers: BENCH_RUNS := 5

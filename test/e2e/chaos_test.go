@@ -76,7 +76,9 @@ var chaosPrograms = []struct {
 func chaos(u trainer) {
 	// A third node, because a Kubernetes node that is cut off or stopped takes other pods with it.
 	u.addThirdNode()
-	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird))
+	// With the CA of the cluster's package index.
+	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird,
+		"    enabled: false\n", "    enabled: false\n  trusted_ca: mlenv-trusted-ca\n"))
 	u.smallWorkspace("2g") // so that it can be filled
 	// The training has to outlast what does not stop it.
 	u.struck(seed(u), 250*time.Millisecond, []blow{
@@ -232,7 +234,7 @@ func (c *chaosTraining) reach(more int) int {
 func (c *chaosTraining) continues() int {
 	c.Helper()
 	begins := fmt.Sprintf("attempt %d continues after step ", c.attempt)
-	c.waitOutput(c.run, "train", begins)
+	c.waitOutput(c.run, "train", "[0 0] "+begins)
 	_, after, _ := strings.Cut(c.output(), begins)
 	var step int
 	if _, err := fmt.Sscan(after, &step); err != nil {

@@ -25,7 +25,7 @@ class Prints(TrainerCallback):
 
 rows = [{"x": torch.randn(8, generator=torch.Generator().manual_seed(i))} for i in range(4096)]
 arguments = TrainingArguments(output_dir="out", max_steps=chaos.STEPS, save_steps=chaos.EVERY, logging_steps=10, report_to=[], disable_tqdm=True,
-                              use_cpu=True, learning_rate=1e-2, remove_unused_columns=False)
+                              use_cpu=True, ddp_backend="gloo", learning_rate=1e-2, remove_unused_columns=False)
 trainer = Trainer(Model(), arguments, train_dataset=rows, callbacks=[Prints()])
 trainer.train()
 chaos.ended(trainer.model)

@@ -127,12 +127,15 @@ const (
 )
 
 var (
-	// These find the words that pip and its builds end with, or show: what they mean is in known's table.
-	// raised matches the exception with which the build of a package failed, within the box that pip draws around its output.
-	raised = regexp.MustCompile(`^ +((?:\w+\.)*\w*(?:Error|Exception|NotFound)): .+`)
-	// buildFailed matches pip's words if that is why it gave up, and not a package that it had passed over.
-	buildFailed = regexp.MustCompile(`subprocess-exited-with-error|metadata-generation-failed|Failed to build|build-wheels-failed`)
-	gaveUp      = regexp.MustCompile(`ResolutionImpossible|No matching distribution`)
+	// These find the words with which pip and its builds end, and do not judge them: what words mean is in package known.
+	// raised matches the exception with which the build of a package failed, within the box that pip draws around its output, and compiled
+	// the error of a compiler, gcc, clang or nvcc, whose first one counts.
+	raised   = regexp.MustCompile(`^ +((?:\w+\.)*\w*(?:Error|Exception|NotFound)): .+`)
+	compiled = regexp.MustCompile(`^ +\S+(?::\d+:\d+|\(\d+\)): (?:fatal )?error: .+`)
+	// buildFailed matches pip's words if that is why it gave up, until 21.1 without a name, and not a package that it had passed over.
+	buildFailed = regexp.MustCompile(
+		`subprocess-exited-with-error|metadata-generation-failed|Failed to build|build-wheels-failed|Command errored out with exit status`)
+	gaveUp = regexp.MustCompile(`ResolutionImpossible|No matching distribution`)
 	// hidden matches the exception of a build that imports a package of images which pip hides from it.
 	hidden = regexp.MustCompile(`^ +ModuleNotFoundError: No module named '(torch|numpy)[.']`)
 	// pipError matches the lines in which pip and its builds report why they failed.
@@ -178,11 +181,9 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		what, why = "pip does not trust the certificate of a server", matching(output, row.Matches)
 		next = "name a ConfigMap in network.trusted_ca of the cluster file whose key ca-bundle.crt has every CA to trust; " +
 			"on OpenShift that is mlenv-trusted-ca, which the cluster fills\n" + next
-	case slices.ContainsFunc(output, raised.MatchString) && slices.ContainsFunc(output, buildFailed.MatchString) &&
-		!slices.ContainsFunc(output, gaveUp.MatchString):
-		all := matching(output, raised.MatchString)
-		why = []string{strings.TrimSpace(all[len(all)-1])}
-		if match := hidden.FindStringSubmatch(all[len(all)-1]); match != nil {
+	case buildError(output) != "":
+		why = []string{strings.TrimSpace(buildError(output))}
+		if match := hidden.FindStringSubmatch(buildError(output)); match != nil {
 			next = fmt.Sprintf("let the build see the %s of the image: a line # mlenv: pip --no-build-isolation in %s, which then also names "+
 				"what else its build needs\n", match[1], r.name) + next
 		}
@@ -194,6 +195,18 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		strings.Join(append([]string{what}, why...), "\n  "))
 	output = slices.DeleteFunc(output, func(line string) bool { return slices.Contains(why, line) })
 	return fail.Advise(fail.WithTail(err, shortened(output, shownLines, shownBytes)), "%s", next)
+}
+
+// buildError returns the line with which the build of a package failed, "" if pip gave up for another reason, or without one.
+func buildError(output []string) string {
+	if !slices.ContainsFunc(output, buildFailed.MatchString) || slices.ContainsFunc(output, gaveUp.MatchString) {
+		return ""
+	}
+	if first := slices.IndexFunc(output, compiled.MatchString); first >= 0 {
+		return output[first]
+	}
+	all := matching(output, raised.MatchString)
+	return strings.Join(all[max(0, len(all)-1):], "")
 }
 
 func matching(lines []string, matches func(string) bool) (found []string) {

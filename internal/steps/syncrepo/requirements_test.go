@@ -242,6 +242,8 @@ func TestWhyABuildFailed(t *testing.T) {
 	for name, want := range map[string][]string{
 		"setuptools-scm":    {"pip failed\n  LookupError: setuptools-scm was unable to detect version for", ""},
 		"build-needs-torch": {"pip failed\n  ModuleNotFoundError: No module named 'torch'", "a line # mlenv: pip --no-build-isolation in r.txt"},
+		"20":                {"pip failed\n  RuntimeError: CUDA_HOME is not set, and nvcc is not found", ""},
+		"compiler":          {"pip failed\n  missing_header.c:1:10: fatal error: no_such_header.h: No such file or directory", ""},
 	} {
 		content, err := os.ReadFile("testdata/pip-" + name + ".txt")
 		if err != nil {

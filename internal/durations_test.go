@@ -35,7 +35,9 @@ var grounded = map[string]string{
 	"cli/action.lastTime":                      "GitHub: 7.5 s after SIGINT, 2.5 s after SIGTERM",
 	"cli/dev.idleEvery":                        "the reaper's schedule",
 	"cli/fetch.pageTime":                       "half of a Route's timeout, 30 s",
+	"env/jobs.Grace":                           "with Settle less than the 10 s that pages promise",
 	"env/jobs.SavedSince.rounding":             "FAT keeps even seconds",
+	"env/jobs.Settle":                          "with Grace less than the 10 s that pages promise",
 	"env/lease.RenewEvery":                     "a quarter of Duration",
 	"humanize.Duration.day":                    "a unit",
 	"pipeline/receipt.lastTime":                "terminationGracePeriodSeconds, 30 s",
@@ -51,8 +53,6 @@ var grounded = map[string]string{
 	"steps/reaper.renewalTime":                 "two of RetryEvery",
 	"steps/teardown.lastTime":                  "terminationGracePeriodSeconds, 30 s",
 	"steps/train.endTime":                      "terminationGracePeriodSeconds, 30 s",
-	"steps/train.grace":                        "with settle less than the 10 s that pages promise",
-	"steps/train.settle":                       "with grace less than the 10 s that pages promise",
 }
 
 // units are the durations of package time.

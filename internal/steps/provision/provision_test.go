@@ -4,6 +4,9 @@ package provision
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -260,6 +263,29 @@ func TestPodsWithoutRails(t *testing.T) {
 	}
 }
 
+// A training of a run must not command the other nodes. People may train from inside of what they develop in.
+func TestNodesThatTrain(t *testing.T) {
+	for _, tc := range []struct {
+		run      bool
+		training time.Duration
+		want     agent.Peer
+	}{{true, time.Hour, agent.AgentPeer}, {true, 0, agent.LaunchPeer}, {false, 0, agent.LaunchPeer}} {
+		step := newPlace(t).provisioner(func(p *provisioner) { p.holder.Run, p.options.TrainingTimeout = tc.run, tc.training })
+		made, _, err := step.certificates(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, _ := pem.Decode(made.ServerCert)
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := agent.PeerOf(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}); got != tc.want {
+			t.Errorf("of a run %t, with %s of training: got kind %d, want %d", tc.run, tc.training, got, tc.want)
+		}
+	}
+}
+
 func TestBusyEnvironment(t *testing.T) {
 	theirs := func() *coordinationv1.Lease {
 		now := metav1.NowMicro()
@@ -327,7 +353,7 @@ func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			made, err := certs.New("ns", "env", time.Now())
+			made, err := certs.New("ns", "env", time.Now(), false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -34,7 +34,9 @@ var grounded = map[string]string{
 	"cli/action.lastTime":                      "GitHub: 7.5 s after SIGINT, 2.5 s after SIGTERM",
 	"cli/dev.idleEvery":                        "the reaper's schedule",
 	"cli/fetch.pageTime":                       "half of a Route's timeout, 30 s",
+	"env/jobs.Grace":                           "with the time to show errors less than the 10 s that pages promise",
 	"env/jobs.SavedSince.rounding":             "FAT keeps even seconds",
+	"env/jobs.Settle":                          "with the time to end less than the 10 s that pages promise",
 	"env/lease.RenewEvery":                     "a quarter of a Lease's duration",
 	"humanize.Duration.day":                    "a unit",
 	"pipeline/receipt.lastTime":                "terminationGracePeriodSeconds, 30 s",
@@ -50,8 +52,6 @@ var grounded = map[string]string{
 	"steps/reaper.renewalTime":                 "two tries of a holder",
 	"steps/teardown.lastTime":                  "terminationGracePeriodSeconds, 30 s",
 	"steps/train.endTime":                      "terminationGracePeriodSeconds, 30 s",
-	"steps/train.grace":                        "with the time to show errors less than the 10 s that pages promise",
-	"steps/train.settle":                       "with the time to end less than the 10 s that pages promise",
 }
 
 // units are the durations of package time.

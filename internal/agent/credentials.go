@@ -61,6 +61,8 @@ const (
 	StepPeer
 	// AgentPeer is another agent, which may only read trees.
 	AgentPeer
+	// LaunchPeer is an agent of an environment that a user keeps: what AgentPeer may, and trainings.
+	LaunchPeer
 	// PrometheusPeer may only read MetricsPath.
 	PrometheusPeer
 	// ReaperPeer may only read UsePath.
@@ -78,11 +80,19 @@ func ReaperUsage() asn1.ObjectIdentifier {
 	return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 7443, 2}
 }
 
+// LaunchUsage is MetricsUsage for an agent that may train on the other nodes, which has the usage of a server, too.
+func LaunchUsage() asn1.ObjectIdentifier {
+	return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 7443, 3}
+}
+
 func peerOf(certificate *x509.Certificate) Peer {
 	switch {
 	case slices.Contains(certificate.ExtKeyUsage, x509.ExtKeyUsageClientAuth):
 		return StepPeer
 	case slices.Contains(certificate.ExtKeyUsage, x509.ExtKeyUsageServerAuth):
+		if slices.ContainsFunc(certificate.UnknownExtKeyUsage, LaunchUsage().Equal) {
+			return LaunchPeer
+		}
 		return AgentPeer
 	case slices.ContainsFunc(certificate.UnknownExtKeyUsage, MetricsUsage().Equal):
 		return PrometheusPeer

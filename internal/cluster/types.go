@@ -228,10 +228,13 @@ func (r RDMA) AttachmentsIn(namespace string) (full []string) {
 // SRIOV reports whether pods get devices by attachments and resources. Otherwise they use the host's.
 func (r RDMA) SRIOV() bool { return len(r.Attachments) > 0 || len(r.Resources) > 0 }
 
+// PrivilegedSCC is OpenShift's constraint that allows everything.
+const PrivilegedSCC = "privileged"
+
 // Pinned returns the SCC that pods in mode RDMA are pinned to, "" for none.
 func (s Security) Pinned() string {
 	if s.SCC == "" && s.RequiresPrivilegedSCC {
-		return "privileged"
+		return PrivilegedSCC
 	}
 	return s.SCC
 }
@@ -325,7 +328,8 @@ type Security struct {
 	RunAsUser int `json:"run_as_user,omitempty"`
 	// Whether pods in mode rdma are privileged, as the host's devices require.
 	RequiresPrivilegedSCC bool `json:"requires_privileged_scc,omitempty"`
-	// Whether pods in mode rdma ask for the capability IPC_LOCK, to lock memory without limit.
+	// Whether pods in mode rdma always ask for the capability IPC_LOCK, to lock memory without limit; otherwise only if CRI-O's limit is
+	// too low for RDMA and a constraint that they may use allows it.
 	IPCLock bool `json:"ipc_lock,omitempty"`
 	// Linux capabilities of the training container in mode rdma in addition to IPC_LOCK: as in SYS_PTRACE for py-spy.
 	Capabilities []string `json:"capabilities,omitempty"`

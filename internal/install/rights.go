@@ -126,7 +126,7 @@ func ObserverRules() []rbacv1.PolicyRule {
 		rule("storage.k8s.io", "storageclasses")("get", "list"),
 		// Whether the server of a class, for example NFS, waits for its claim.
 		rule("", "persistentvolumeclaims")("list"),
-		// Whether the nodes booted with iommu=pt, by their rendered configuration.
+		// Whether the nodes booted with iommu=pt, and how much memory containers may lock, by their rendered configuration.
 		rule("machineconfiguration.openshift.io", "machineconfigs")("get"),
 		// Attachments are in the namespace default.
 		rule("k8s.cni.cncf.io", "network-attachment-definitions")("get"),

@@ -75,7 +75,7 @@ func TestRightsPageIsCurrent(t *testing.T) {
 			"pods":                           "who holds the GPUs that are not free",
 			"storageclasses":                 "what a storage class can do, such as shared files or larger claims",
 			"persistentvolumeclaims":         "whether the server of a storage class waits for its own claim",
-			"machineconfigs":                 "whether Kubernetes nodes booted with `iommu=pt`",
+			"machineconfigs":                 "whether Kubernetes nodes booted with `iommu=pt`, and how much memory containers may lock",
 			"network-attachment-definitions": "attachments of the namespace `default`",
 			"securitycontextconstraints":     "the users and groups that a constraint lists itself",
 			"subjectaccessreviews":           "whether the accounts may pull an image of another namespace",

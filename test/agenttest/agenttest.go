@@ -68,6 +68,8 @@ type Node struct {
 type Options struct {
 	// Certificates are the environment's; if they are empty, StartWith creates new ones.
 	Certificates objects.Certificates
+	// NodesTrain is whether new ones let the agents train on each other.
+	NodesTrain bool
 	// Shared gives all nodes the same workspace and datasets, as shared claims do.
 	Shared bool
 	// Now is the clock by which the agents judge their last use, nil for time.Now.
@@ -86,7 +88,7 @@ func StartWith(t testing.TB, count int, o Options) []*Node {
 	made := o.Certificates
 	if len(made.CA) == 0 {
 		var err error
-		if made, err = certs.New("ns", "env", time.Now()); err != nil {
+		if made, err = certs.New("ns", "env", time.Now(), o.NodesTrain); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -39,6 +39,7 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent launch [RANK...] -- COMMAND
                                  run the command, or run it for each rank, which is a list of its variables such as
                                  "RANK=0 LOCAL_RANK=0", and end all processes that it leaves (the agent does)
+  mlenv-agent train SCRIPT       train on all nodes, from a shell on one of them; see mlenv-agent train --help
   mlenv-agent rank -- COMMAND    run one rank and record its end (launch and launchers do)
   mlenv-agent traced -- COMMAND  let the agent read the stacks of a rank, and become it (rank does)
   mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;

@@ -156,6 +156,9 @@ func (c Config) containerGrace() time.Duration {
 	return grace - min(toRecord, grace/3)
 }
 
+// Repository returns the link to the tree that was synced last.
+func (c Config) Repository() string { return c.Paths.current() }
+
 // Host returns the DNS name of a node, or its address.
 func (c Config) Host(node int) string {
 	if node < len(c.Addresses) {
@@ -164,8 +167,8 @@ func (c Config) Host(node int) string {
 	return fmt.Sprintf("%s-%d.%s", c.Name, node, c.Suffix)
 }
 
-// peer returns the client of another node's agent.
-func (c Config) peer(node int) (*agent.Client, error) {
+// Peer returns the client of another node's agent.
+func (c Config) Peer(node int) (*agent.Client, error) {
 	credentials, err := agent.ReadCredentials(c.Paths.tls())
 	if err != nil {
 		return nil, err

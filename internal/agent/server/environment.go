@@ -197,5 +197,28 @@ func (c Config) prepare() error {
 	for node := range c.Nodes {
 		fmt.Fprintf(&hosts, "%s slots=%d\n", c.Host(node), c.GPUs)
 	}
-	return record.WriteFile(c.Paths.hostfile(), []byte(hosts.String()))
+	if err := record.WriteFile(c.Paths.hostfile(), []byte(hosts.String())); err != nil || c.Local {
+		return err
+	}
+	launcher := filepath.Join(filepath.Dir(c.Paths.hostfile()), "launch_deepspeed.sh")
+	if err := record.WriteFile(launcher, fmt.Appendf(nil, launchScript, c.Paths.Workspace, c.Program)); err != nil {
+		return err
+	}
+	file, err := claimfile.Open(launcher)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return file.Chmod(0o775)
 }
+
+// launchScript trains as the launch_deepspeed.sh of earlier environments did, which took these arguments.
+const launchScript = `#!/bin/sh
+# launch_deepspeed.sh [SCRIPT [CONFIG [HOSTFILE [ARGUMENT...]]]], with paths in the workspace or in the tree of the last mlenv sync.
+# It trains on all nodes of the environment, whatever the hostfile contains.
+cd '%s' || exit
+script=${1:-train_multi_node.py} config=${2:-ds_config.json}
+if [ -f "$config" ]; then config=$PWD/$config; fi
+shift $(($# < 3 ? $# : 3))
+exec '%s' train --launcher=deepspeed "$script" -- --deepspeed --deepspeed_config="$config" "$@"
+`

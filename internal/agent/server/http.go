@@ -34,26 +34,26 @@ func (s *Server) routes() []route {
 		{"GET " + agent.UsePath, agent.ReaperPeer, s.lastUse},
 		{"PUT " + agent.UsePath, 0, s.beginUse},
 		{"GET /v1/health", 0, s.health},
-		{"GET /v1/facts", 0, s.facts},
+		{"GET /v1/facts", agent.LaunchPeer, s.facts},
 		{"POST /v1/rdma", 0, reading(s.rdma)},
 		{"PUT /v1/network", 0, reading(s.setNetwork)},
 		{"GET /v1/workspace", 0, s.workspace},
 		{"POST /v1/resolve", 0, reading(s.resolve)},
 		{"POST /v1/turn", 0, s.giveTurn},
-		{"GET /v1/trees/current", 0, s.currentTree},
+		{"GET /v1/trees/current", agent.LaunchPeer, s.currentTree},
 		{"GET /v1/trees/{hash}", 0, s.tree},
-		{"GET /v1/trees/{hash}/script", 0, s.script},
+		{"GET /v1/trees/{hash}/script", agent.LaunchPeer, s.script},
 		{"POST /v1/trees/{hash}", 0, s.planTree},
 		{"PUT /v1/trees/{hash}/content", 0, s.receiveTree},
 		{"POST /v1/trees/{hash}/pull", 0, reading(s.pullTree)},
 		{"POST /v1/trees/{hash}/switch", 0, reading(s.switchTree)},
 		{"POST /v1/checkpoints", 0, reading(s.checkpoints)},
-		{"PUT /v1/jobs/{id}", 0, reading(s.startJob)},
-		{"GET /v1/jobs/{id}", 0, s.job},
-		{"GET /v1/jobs/{id}/watch", 0, s.watchJob},
+		{"PUT /v1/jobs/{id}", agent.LaunchPeer, reading(s.startJob)},
+		{"GET /v1/jobs/{id}", agent.LaunchPeer, s.job},
+		{"GET /v1/jobs/{id}/watch", agent.LaunchPeer, s.watchJob},
 		{"POST /v1/jobs/{id}/stacks", 0, s.stacks},
-		{"POST /v1/jobs/{id}/stop", 0, reading(s.stopJob)},
-		{"GET /v1/jobs/{id}/logs/{name}", 0, s.jobLog},
+		{"POST /v1/jobs/{id}/stop", agent.LaunchPeer, reading(s.stopJob)},
+		{"GET /v1/jobs/{id}/logs/{name}", agent.LaunchPeer, s.jobLog},
 		{"PUT /v1/shells/{id}", 0, s.keepShell},
 		{"DELETE /v1/shells/{id}", 0, s.endShell},
 		{"PUT /v1/ssh", 0, reading(s.allowSSH)},
@@ -62,7 +62,7 @@ func (s *Server) routes() []route {
 	}
 }
 
-// Handler answers the whole protocol to steps, passTree to other agents too, and metrics to Prometheus. TLS decides who may ask.
+// Handler answers the whole protocol to steps, and some requests to others. TLS decides who may ask.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, route := range s.routes() {
@@ -78,7 +78,9 @@ func (s *Server) Handler() http.Handler {
 
 // serve answers a client that may send the request.
 func (r route) serve(w http.ResponseWriter, request *http.Request) error {
-	if peer := agent.PeerOf(request.TLS); peer == agent.UnknownPeer || peer != agent.StepPeer && peer != r.also {
+	switch peer := agent.PeerOf(request.TLS); {
+	case peer == agent.StepPeer, peer != agent.UnknownPeer && peer == r.also, peer == agent.LaunchPeer && r.also == agent.AgentPeer:
+	default:
 		return fail.Becausef(fail.PermissionDenied, "answering %s %s: the client is not a step", request.Method, request.URL.Path)
 	}
 	return r.answer(w, request)

@@ -67,7 +67,7 @@ func (s *Server) pullTree(w http.ResponseWriter, r *http.Request, request agent.
 	if err != nil {
 		return err
 	}
-	peer, err := s.config.peer(request.From)
+	peer, err := s.config.Peer(request.From)
 	if err != nil {
 		return err
 	}

@@ -342,7 +342,7 @@ func TestLogIsWholeAcrossConnections(t *testing.T) {
 
 func TestStrangersAreRefused(t *testing.T) {
 	n := newNode(t)
-	other, err := certs.New("ns", "env", time.Now())
+	other, err := certs.New("ns", "env", time.Now(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

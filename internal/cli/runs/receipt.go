@@ -99,6 +99,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	row("image", r.Image)
 	row("mode", modeText(r.Mode, r.ModeReason))
 	row("storage", string(r.Storage))
+	row("constraint", r.Constraint)
 	if r.Network != nil {
 		row("network", fmt.Sprint(r.Network.Transport))
 	}

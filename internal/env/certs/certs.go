@@ -26,8 +26,9 @@ const Lifetime = 365 * 24 * time.Hour
 // New creates a CA, a certificate for the agents of all nodes of environment name, one for the steps, one for Prometheus, which
 // may only read metrics, and one for the reaper, which may only read when the environment was used last. It discards the CA's key, so that
 // no other certificate can be signed. An agent's certificate is not valid for a client, nor a client's for an agent: a compromised node
-// cannot command the others. With its own an agent may only read trees of the others. Agents without DNS names have addresses.
-func New(namespace, name string, now time.Time, addresses ...net.IP) (result objects.Certificates, err error) {
+// cannot command the others. With its own an agent may only read trees of the others, and train on them if nodesTrain is true. Agents
+// without DNS names have addresses.
+func New(namespace, name string, now time.Time, nodesTrain bool, addresses ...net.IP) (result objects.Certificates, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("creating the certificates of environment %s/%s: %w", namespace, name, err)
@@ -47,13 +48,17 @@ func New(namespace, name string, now time.Time, addresses ...net.IP) (result obj
 	if ca.certificate, err = x509.ParseCertificate(der); err != nil {
 		return result, err
 	}
+	var usages []asn1.ObjectIdentifier
+	if nodesTrain {
+		usages = append(usages, agent.LaunchUsage())
+	}
 	nodes := "*." + names.Of(namespace, name).Suffix()
 	result.CA = encode("CERTIFICATE", der)
 	result.ServerCert, result.ServerKey, err = ca.issue(&x509.Certificate{
 		Subject:     subject(name, "agent"),
 		DNSNames:    []string{nodes, nodes + ".cluster.local", "localhost"},
 		IPAddresses: addresses,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, UnknownExtKeyUsage: usages,
 	})
 	if err != nil {
 		return result, err

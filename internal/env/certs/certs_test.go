@@ -39,7 +39,7 @@ func TestCertificates(t *testing.T) {
 	now := time.Now()
 	// This is the longest name that is allowed.
 	name := strings.Repeat("n", 52)
-	made, err := New("nccl-test", name, now)
+	made, err := New("nccl-test", name, now, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,12 +93,29 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// Only the nodes of an environment that is not a run's training may train on each other.
+func TestNodesThatTrain(t *testing.T) {
+	for nodesTrain, want := range map[bool]agent.Peer{false: agent.AgentPeer, true: agent.LaunchPeer} {
+		made, err := New("ns", "env", time.Now(), nodesTrain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for kind, pem := range map[agent.Peer][]byte{want: made.ServerCert, agent.StepPeer: made.ClientCert,
+			agent.PrometheusPeer: made.MetricsCert, agent.ReaperPeer: made.ReaperCert} {
+			state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate(t, pem)}}
+			if got := agent.PeerOf(state); got != kind {
+				t.Errorf("nodes train %t: got kind %d, want %d", nodesTrain, got, kind)
+			}
+		}
+	}
+}
+
 func TestAnotherEnvironmentIsRefused(t *testing.T) {
-	ours, err := New("ns", "ml-dev-env", time.Now())
+	ours, err := New("ns", "ml-dev-env", time.Now(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := New("ns", "ml-dev-env", time.Now())
+	theirs, err := New("ns", "ml-dev-env", time.Now(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +171,7 @@ func TestSecretsOfManyNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := New("ns", "env", time.Now())
+	made, err := New("ns", "env", time.Now(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

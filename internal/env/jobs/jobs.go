@@ -23,6 +23,11 @@ const (
 	Reachable = 2 * time.Minute
 	// stopTime is how long agents may take to accept the order to stop.
 	stopTime = 5 * time.Second
+	// Settle is how long the ranks have to show their own errors after a rank lost its peers.
+	Settle = 3 * time.Second
+	// Grace is between SIGTERM and SIGKILL after another rank failed. With Settle it keeps the promise that the
+	// rest is stopped within 10 s.
+	Grace = 5 * time.Second
 	// answerTime bounds a question to a member that may be lost.
 	answerTime = 10 * time.Second
 	// SavingEvery is the time between two lines about ranks that are still saving.

@@ -130,7 +130,7 @@ func (e *Environment) start(ctx context.Context, environ []string, gpus [][]stri
 		return err
 	}
 	e.addresses = addressesOf(e.options.Nodes)
-	made, err := certs.New("local", e.options.Name, time.Now(), e.addresses...)
+	made, err := certs.New("local", e.options.Name, time.Now(), false, e.addresses...)
 	if err != nil {
 		return err
 	}

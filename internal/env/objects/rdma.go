@@ -47,6 +47,14 @@ func (b builder) asRoot() bool {
 	return b.Mode == agent.RDMA && (len(security.Adds()) > 0 || security.RequiresPrivilegedSCC)
 }
 
+// AsksIPCLock reports whether the training container of a pod asks for the capability.
+func AsksIPCLock(pod *corev1.PodSpec) bool {
+	return slices.ContainsFunc(pod.Containers, func(c corev1.Container) bool {
+		return c.Name == TrainContainer && c.SecurityContext != nil && c.SecurityContext.Capabilities != nil &&
+			slices.Contains(c.SecurityContext.Capabilities.Add, "IPC_LOCK")
+	})
+}
+
 // podSecurity lets the cluster choose the user, unless it must be root. OnRootMismatch saves walking a large claim at
 // every start.
 func (b builder) podSecurity() *corev1.PodSecurityContext {

@@ -14,8 +14,6 @@ import (
 const OwnSCC = "mlenv-rdma"
 
 const (
-	// privileged is OpenShift's constraint that allows everything.
-	privileged    = "privileged"
 	iommuArgument = "iommu=pt"
 	// separator begins a document in a stream of YAML.
 	separator = "---\n"

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
@@ -75,13 +76,13 @@ func (r Request) sccItem() item {
 	switch r.scc() {
 	case "":
 		return item{what: "no SecurityContextConstraints: with security.ipc_lock false restricted-v2 admits the pods", notes: []string{
-			fmt.Sprintf("Registering memory then needs MachineConfig %s. With security.ipc_lock: true, %s is here instead.",
-				memlockName(r.Pool), OwnSCC),
+			fmt.Sprintf("Registering memory then needs MachineConfig %s, or a constraint that allows IPC_LOCK:", memlockName(r.Pool)),
+			fmt.Sprintf("--scc=%s prints one. The pods ask for IPC_LOCK if their account may use such a constraint.", OwnSCC),
 		}}
 	case OwnSCC:
 		i.cost = "root in the container, and as much locked memory as the pod's limit"
 		i.manifests = r.manifests("scc")
-	case privileged:
+	case cluster.PrivilegedSCC:
 		i.what += ", which exists"
 		i.why = "pods that use devices of the host need it"
 		i.cost = fmt.Sprintf("users who can start a pod under %s are root on its node", r.ServiceAccount)

@@ -76,6 +76,7 @@ type Entry struct {
 	Mode       agent.Mode          `json:"mode,omitempty"`
 	ModeReason string              `json:"modeReason,omitempty"`
 	Storage    cluster.StorageMode `json:"storage,omitempty"`
+	Constraint string              `json:"constraint,omitempty"`
 	Metrics    json.RawMessage     `json:"metrics,omitempty"`
 	Training   *Training           `json:"training,omitempty"`
 	Record     *Record             `json:"record,omitempty"`
@@ -425,6 +426,7 @@ func (m Journal) Fold(r *Receipt) {
 	}
 	r.Repository, r.Commit, r.Tree = cmp.Or(r.Repository, all.Repository), cmp.Or(r.Commit, all.Commit), cmp.Or(r.Tree, all.Tree)
 	r.Image, r.Storage = cmp.Or(r.Image, all.Image), cmp.Or(r.Storage, all.Storage)
+	r.Constraint = cmp.Or(r.Constraint, all.Constraint)
 	if r.Mode == "" {
 		r.Mode, r.ModeReason = all.Mode, all.ModeReason
 	}
@@ -449,6 +451,7 @@ func (m Journal) Fold(r *Receipt) {
 func (p *Entry) fold(later Entry) {
 	p.Repository, p.Commit, p.Tree = cmp.Or(later.Repository, p.Repository), cmp.Or(later.Commit, p.Commit), cmp.Or(later.Tree, p.Tree)
 	p.Image, p.Storage = cmp.Or(later.Image, p.Image), cmp.Or(later.Storage, p.Storage)
+	p.Constraint = cmp.Or(later.Constraint, p.Constraint)
 	if later.Mode != "" {
 		p.Mode, p.ModeReason = later.Mode, cmp.Or(later.ModeReason, p.ModeReason)
 	}

@@ -70,6 +70,8 @@ type Receipt struct {
 	// ModeReason is the reason for the mode, as preflight or provision decided it.
 	ModeReason string              `json:"modeReason,omitempty"`
 	Storage    cluster.StorageMode `json:"storage,omitempty"`
+	// Constraint is the security context constraint that admitted the nodes' pods.
+	Constraint string `json:"constraint,omitempty"`
 	// Training is nil if nothing was launched.
 	Training *Training `json:"training,omitempty"`
 	Phases   []Phase   `json:"phases,omitempty"`

@@ -121,8 +121,8 @@ func core(r *Receipt) {
 		Run: r.Run, RunUID: r.RunUID, Namespace: r.Namespace, Environment: r.Environment, Schedule: r.Schedule, User: r.User,
 		Verdict: r.Verdict, Reason: r.Reason, Message: r.Message, Regression: r.Regression, Started: ofJSON(r.Started), Ended: ofJSON(r.Ended),
 		Repository: r.Repository, Commit: r.Commit, Tree: r.Tree, Image: r.Image, Mode: r.Mode, ModeReason: r.ModeReason, Storage: r.Storage,
-		GPUs: r.GPUs, Goodput: r.Goodput, Training: r.Training, Cause: r.Cause, Record: r.Record, Checkpoint: r.Checkpoint,
-		Teardown: r.Teardown,
+		Constraint: r.Constraint, GPUs: r.GPUs, Goodput: r.Goodput, Training: r.Training, Cause: r.Cause, Record: r.Record,
+		Checkpoint: r.Checkpoint, Teardown: r.Teardown,
 	}
 	bound(500, 20)(r)
 	r.LeftOut = []string{"everything but the run and its end"}

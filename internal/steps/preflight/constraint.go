@@ -110,31 +110,3 @@ func (p *probe) named(ctx context.Context, scc, account string) (bool, error) {
 		return slices.Contains([]string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:" + p.Request.Namespace}, group)
 	}), nil
 }
-
-// memoryLock checks whether the admitted pod may lock memory, which RDMA needs. An
-// added capability is effective only in a process of root: there is no ambient set.
-func (p *probe) memoryLock(pod *corev1.Pod) Check {
-	const name = "locked memory"
-	unknown := newCheck(name, Unknown, "mlenv rdma --check, once the nodes are up; security.ipc_lock in the cluster file, or the nodes' "+
-		"memlock raised, makes sure; docs/project/unproven.md",
-		"the pod has no IPC_LOCK: as much may be locked as CRI-O's limit allows, which only a pod sees")
-	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == objects.TrainContainer })
-	if i < 0 || pod.Spec.Containers[i].SecurityContext == nil {
-		return unknown
-	}
-	c, ofPod := pod.Spec.Containers[i].SecurityContext, cmp.Or(pod.Spec.SecurityContext, &corev1.PodSecurityContext{})
-	user, notRoot := cmp.Or(c.RunAsUser, ofPod.RunAsUser), cmp.Or(c.RunAsNonRoot, ofPod.RunAsNonRoot)
-	// The image's own user is not known here, except that it is not root if the pod must not be.
-	root := user == nil && (notRoot == nil || !*notRoot) || user != nil && *user == 0
-	lock := c.Capabilities != nil && slices.Contains(c.Capabilities.Add, "IPC_LOCK")
-	switch {
-	case root && c.Privileged != nil && *c.Privileged:
-		return newCheck(name, OK, "", "the pod is privileged: any amount may be locked")
-	case root && lock:
-		return newCheck(name, OK, "", "IPC_LOCK is effective: any amount may be locked")
-	case lock:
-		return newCheck(name, Warning, "use a constraint that lets the pod run as root, or have the nodes' memlock raised: "+p.admin(),
-			"IPC_LOCK is not effective for a user that is not root: as much may be locked as CRI-O's limit allows")
-	}
-	return unknown
-}

@@ -27,33 +27,64 @@ const passThrough = "iommu=pt"
 
 var machineConfigs = schema.GroupVersionResource{Group: "machineconfiguration.openshift.io", Version: "v1", Resource: "machineconfigs"}
 
-// iommu checks whether the nodes booted with iommu=pt, by the rendered configuration of
-// each: the existence of a MachineConfig with it proves nothing about a node.
-func (p *probe) iommu(ctx context.Context) []Check {
-	const name = "iommu"
-	if !p.rdma {
-		return nil
-	}
+// booted is the rendered configuration that nodes booted with: the existence of another MachineConfig proves nothing about a node.
+type booted struct {
+	// name is "" if the nodes name none, and object is nil then and if it cannot be read because of err.
+	name   string
+	object *unstructured.Unstructured
+	err    error
+	nodes  []string
+	// rebooting reports whether another configuration is being rolled out.
+	rebooting bool
+}
+
+// of names the nodes.
+func (b booted) of() string { return humanize.First(b.nodes, 8) }
+
+// readConfigs returns the configurations of the nodes that the pods may run on, sorted by name.
+func (p *probe) readConfigs(ctx context.Context) ([]booted, error) {
 	candidates, err := p.candidates()
 	if err != nil {
-		return []Check{unread(name, "the nodes", err)}
+		return nil, err
 	}
-	byConfig := map[string][]string{}
-	rebooting := map[string]bool{}
+	byName := map[string]*booted{}
 	for _, candidate := range candidates {
 		if candidate.Node == nil {
 			continue
 		}
-		current := candidate.Node.Annotations[currentConfig]
-		byConfig[current] = append(byConfig[current], candidate.Name)
-		if desired := candidate.Node.Annotations[desiredConfig]; desired != "" && desired != current {
-			rebooting[current] = true
+		current, desired := candidate.Node.Annotations[currentConfig], candidate.Node.Annotations[desiredConfig]
+		if byName[current] == nil {
+			byName[current] = &booted{name: current}
 		}
+		found := byName[current]
+		found.nodes = append(found.nodes, candidate.Name)
+		found.rebooting = found.rebooting || desired != "" && desired != current
+	}
+	var all []booted
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		found := *byName[name]
+		if name != "" {
+			found.object, found.err = p.Clients.Objects.Resource(machineConfigs).Get(ctx, name, metav1.GetOptions{})
+		}
+		all = append(all, found)
+	}
+	return all, nil
+}
+
+// iommu checks whether the nodes booted with iommu=pt.
+func (p *probe) iommu(context.Context) []Check {
+	const name = "iommu"
+	if !p.rdma {
+		return nil
+	}
+	configs, err := p.configs()
+	if err != nil {
+		return []Check{unread(name, "the nodes", err)}
 	}
 	var checks []Check
-	for _, config := range slices.Sorted(maps.Keys(byConfig)) {
-		check := p.booted(ctx, name, config, humanize.First(byConfig[config], 8))
-		if rebooting[config] {
+	for _, config := range configs {
+		check := p.passesThrough(name, config)
+		if config.rebooting {
 			check.Seen += "; another configuration is being rolled out"
 		}
 		checks = append(checks, check)
@@ -61,23 +92,22 @@ func (p *probe) iommu(ctx context.Context) []Check {
 	return checks
 }
 
-func (p *probe) booted(ctx context.Context, name, config, nodes string) Check {
-	if config == "" {
+func (p *probe) passesThrough(name string, config booted) Check {
+	switch {
+	case config.name == "":
 		return newCheck(name, Unknown, "mlenv rdma, once the nodes are up", "%s: no machine configuration is named; only a pod sees the "+
-			"kernel's command line", nodes)
+			"kernel's command line", config.of())
+	case config.err != nil:
+		return unread(name, fmt.Sprintf("machine configuration %s of %s", config.name, config.of()), config.err)
 	}
-	object, err := p.Clients.Objects.Resource(machineConfigs).Get(ctx, config, metav1.GetOptions{})
-	if err != nil {
-		return unread(name, fmt.Sprintf("machine configuration %s of %s", config, nodes), err)
-	}
-	list, _, _ := unstructured.NestedStringSlice(object.Object, "spec", "kernelArguments")
+	list, _, _ := unstructured.NestedStringSlice(config.object.Object, "spec", "kernelArguments")
 	// An entry may hold several arguments.
 	arguments := strings.Fields(strings.Join(list, " "))
 	if slices.Contains(arguments, passThrough) {
-		return newCheck(name, OK, "", "%s booted with %s (%s)", nodes, passThrough, config)
+		return newCheck(name, OK, "", "%s booted with %s (%s)", config.of(), passThrough, config.name)
 	}
 	return newCheck(name, Warning, p.admin()+" (a MachineConfig for the nodes' pool, which reboots them); mlenv rdma shows the running "+
 		"kernel's command line",
-		"%s booted without %s (%s has %s): RDMA may fail with IBV_WC_LOC_PROT_ERR or be slow", nodes, passThrough, config,
+		"%s booted without %s (%s has %s): RDMA may fail with IBV_WC_LOC_PROT_ERR or be slow", config.of(), passThrough, config.name,
 		humanize.Count(len(arguments), "kernel argument"))
 }

@@ -102,8 +102,11 @@ type probe struct {
 	groups     map[string]bool
 	candidates func() ([]diagnose.Candidate, error)
 	// free is set by check nodes: the nodes that have room for the pods at this moment.
-	free   []string
-	quotas func() ([]corev1.ResourceQuota, error)
+	free    []string
+	quotas  func() ([]corev1.ResourceQuota, error)
+	configs func() ([]booted, error)
+	// lock is nil if the cluster file decides whether the pods ask for IPC_LOCK, or RDMA is not examined.
+	lock *locking
 }
 
 func (p *probe) env() env.Environment { return env.Of(p.Clients, p.Request.Name) }
@@ -138,11 +141,7 @@ func Run(ctx context.Context, d Deps, o Options) (report Report, err error) {
 
 // Examine makes all checks at once, within ten seconds.
 func Examine(ctx context.Context, d Deps, o Options) Report {
-	limit := timeLimit
-	if d.Clients.InCluster {
-		limit += kube.Patience
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, limitOf(d.Clients))
 	defer cancel()
 	p, err := newProbe(ctx, d, o)
 	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, bounded(p.repository), p.environment, p.idle}
@@ -159,6 +158,13 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 		Asked: o.Mode, Checks: causes(slices.Concat(slices.Insert(found, 0, p.first)...)),
 		request: p.Request, free: p.free, objects: p.objects,
 	}
+}
+
+func limitOf(clients *kube.Clients) time.Duration {
+	if clients.InCluster {
+		return timeLimit + kube.Patience
+	}
+	return timeLimit
 }
 
 // bounded bounds a check that asks other servers.
@@ -233,6 +239,8 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 		}
 		return list.Items, nil
 	})
+	p.configs = sync.OnceValues(func() ([]booted, error) { return p.readConfigs(ctx) })
+	p.decideLock(ctx)
 	return p, nil
 }
 

@@ -3,6 +3,7 @@
 package preflight
 
 import (
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"os"
@@ -230,17 +231,24 @@ func (w *world) admit(action clienttesting.Action) (bool, runtime.Object, error)
 	if !slices.Contains(w.groups, securityGroup) {
 		return true, pod, nil
 	}
+	account := "system:serviceaccount:" + pod.Namespace + ":" + pod.Spec.ServiceAccountName
 	scc := pod.Annotations[objects.SCCAnnotation]
 	train := pod.Spec.Containers[0].SecurityContext
 	if scc == "" {
 		scc = "restricted-v2"
 		if train.Capabilities != nil && len(train.Capabilities.Add) > 0 {
-			return refused(`unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user or ` +
-				`serviceaccount, provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, ` +
-				`provider "privileged": Forbidden: not usable by user or serviceaccount]`)
+			// From the most restrictive one.
+			able := slices.DeleteFunc([]string{"mlenv-rdma", "nccl-scc", "privileged"}, func(scc string) bool {
+				return !slices.Contains(w.uses[stepsUser], scc) && !slices.Contains(w.uses[account], scc)
+			})
+			if len(able) == 0 {
+				return refused(`unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user or ` +
+					`serviceaccount, provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, ` +
+					`provider "privileged": Forbidden: not usable by user or serviceaccount]`)
+			}
+			scc = able[0]
 		}
 	}
-	account := "system:serviceaccount:" + pod.Namespace + ":" + pod.Spec.ServiceAccountName
 	subject := ""
 	for _, user := range []string{stepsUser, account} {
 		if slices.Contains(w.uses[user], scc) {
@@ -280,7 +288,8 @@ func barcelona(t *testing.T) (*world, cluster.File) {
 	for _, name := range file.Nodes.GPUNodes {
 		w.objects = append(w.objects, node(name, rails...))
 	}
-	w.configure("rendered-worker-1", "intel_iommu=on", "iommu=pt")
+	w.configure("intel_iommu=on", "iommu=pt")
+	w.raiseMemlock()
 	return w, file
 }
 
@@ -296,7 +305,7 @@ func cairo(t *testing.T) (*world, cluster.File) {
 	for _, name := range file.Nodes.GPUNodes {
 		w.objects = append(w.objects, node(name))
 	}
-	w.configure("rendered-worker-1", "intel_iommu=on iommu=pt")
+	w.configure("intel_iommu=on iommu=pt")
 	return w, file
 }
 
@@ -319,11 +328,26 @@ func (w *world) detach(nic string) {
 	})
 }
 
-func (w *world) configure(name string, arguments ...any) {
+func (w *world) configure(arguments ...any) {
 	w.others[machineConfigs] = []*unstructured.Unstructured{{Object: map[string]any{
-		"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": map[string]any{"name": name},
+		"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": map[string]any{"name": "rendered-worker-1"},
 		"spec": map[string]any{"kernelArguments": arguments},
 	}}}
+}
+
+// raiseMemlock adds the file of mlenv admin's MachineConfig to the machine configuration.
+func (w *world) raiseMemlock() {
+	w.addFile("/etc/crio/crio.conf.d/99-memlock", "data:text/plain;charset=utf-8;base64,"+
+		base64.StdEncoding.EncodeToString([]byte("[crio.runtime]\ndefault_ulimits = [\"memlock=-1:-1\"]\n")))
+}
+
+func (w *world) addFile(path, source string) {
+	config := w.others[machineConfigs][0].Object
+	files, _, _ := unstructured.NestedSlice(config, "spec", "config", "storage", "files")
+	files = append(files, map[string]any{"path": path, "contents": map[string]any{"source": source}})
+	if err := unstructured.SetNestedSlice(config, files, "spec", "config", "storage", "files"); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 func (w *world) each(change func(*corev1.Node)) {

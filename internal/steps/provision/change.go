@@ -41,7 +41,9 @@ func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet
 		}
 		p.log.Info("New certificates are created; running agents load them within two minutes.")
 	}
-	made, err := certs.New(p.request.Namespace, p.request.Name, p.now())
+	// A run's training commands no node. Who develops in an environment may train from inside, too.
+	nodesTrain := !p.holder.Run || p.options.TrainingTimeout == 0
+	made, err := certs.New(p.request.Namespace, p.request.Name, p.now(), nodesTrain)
 	if err != nil {
 		return made, agent.Credentials{}, err
 	}

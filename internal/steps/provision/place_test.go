@@ -67,6 +67,8 @@ type place struct {
 	// noRail makes the pods of a StatefulSet that requests RDMA devices wait with this message of the scheduler, for three
 	// minutes so far.
 	noRail string
+	// admittedBy is the constraint that admits all pods, "" for none.
+	admittedBy string
 	// busy agents answer 503 to requests for facts.
 	busy     bool
 	wrong    func(*agent.Facts)
@@ -218,6 +220,9 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 				Message: "0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available: 4 No preemption victims found " +
 					"for incoming pod.",
 			}}},
+		}
+		if p.admittedBy != "" {
+			pod.Annotations = map[string]string{objects.AdmittedByAnnotation: p.admittedBy}
 		}
 		if p.noRail != "" {
 			pod.Status.Conditions[0].Message, pod.Status.Conditions[0].LastTransitionTime = p.noRail, metav1.NewTime(time.Now().Add(-3*time.Minute))

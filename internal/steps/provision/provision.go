@@ -101,6 +101,8 @@ type Result struct {
 	Why     string
 	Storage cluster.StorageMode
 	Nodes   int
+	// Constraint is the security context constraint that admitted the pods, "" on a cluster that has none.
+	Constraint string
 	// ImageDigest is the training image by digest.
 	ImageDigest string
 	Services    []agent.ServiceStatus
@@ -114,6 +116,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	defer func() {
 		kept.End(ctx, err, func(p *receipt.Entry) {
 			p.Mode, p.ModeReason, p.Storage, p.Image = result.Mode, result.Why, result.Storage, result.ImageDigest
+			p.Constraint = result.Constraint
 			p.Nodes, p.GPUs = result.Nodes, assigned.gpus(d.Clients.Now())
 		})
 	}()
@@ -250,6 +253,23 @@ func (p *provisioner) decideMode(ctx context.Context) {
 	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows every check.)", mode, why), "event", "mode", "mode", mode, "why", why)
 }
 
+// lockMemory lets the pods register memory by a constraint of the cluster if they could not do so otherwise. An environment keeps what
+// it was created with.
+func (p *provisioner) lockMemory(ctx context.Context, live *appsv1.StatefulSet) {
+	if p.request.Mode != agent.RDMA {
+		return
+	}
+	if live != nil && live.Annotations[objects.ModeAnnotation] == string(agent.RDMA) {
+		security := &p.request.Cluster.Security
+		security.IPCLock = security.IPCLock || objects.AsksIPCLock(&live.Spec.Template.Spec)
+		return
+	}
+	var why string
+	if p.request, why = preflight.LockMemory(ctx, p.clients, p.request); why != "" {
+		p.log.Info("Locked memory: "+why+".", "event", "ipc-lock", "why", why)
+	}
+}
+
 // checkTarget refuses a wrong cluster, and a run whose timeouts are too short.
 func (p *provisioner) checkTarget(ctx context.Context) error {
 	if err := p.clients.CheckCluster(ctx, p.request.Cluster.Cluster.API, p.log); err != nil {
@@ -297,6 +317,7 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	if err := p.decideStorage(ctx, held, live); err != nil {
 		return Result{}, usable, err
 	}
+	p.lockMemory(ctx, live)
 	if p.request.RackLevel = p.rackLevel(ctx, live); p.request.RackLevel != "" {
 		p.log.Info(fmt.Sprintf("Kueue is asked for nodes with the same value of label %s.", p.request.RackLevel))
 	}
@@ -323,8 +344,8 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	p.beginUse(ctx, credentials)
 	return Result{
 		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Nodes: p.request.Nodes,
-		ImageDigest: digest(pods, p.request.Image),
-		Services:    p.waitServices(ctx, credentials),
+		ImageDigest: digest(pods, p.request.Image), Constraint: pods[0].Annotations[objects.AdmittedByAnnotation],
+		Services: p.waitServices(ctx, credentials),
 	}, usable, nil
 }
 

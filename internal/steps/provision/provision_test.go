@@ -4,6 +4,10 @@ package provision
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -17,7 +21,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
@@ -159,6 +165,59 @@ func TestNodesWithoutRDMA(t *testing.T) {
 	}
 }
 
+// Barcelona's pods ask for no capability. If their account may use a constraint that allows IPC_LOCK they ask for it, and the receipt names
+// the constraint. The fake API server admits nothing: a reactor answers dry runs as OpenShift does, and allowed is the constraint.
+func TestPodsLockMemory(t *testing.T) {
+	for _, allowed := range []string{"nccl-scc", ""} {
+		t.Run(allowed, func(t *testing.T) {
+			p := newPlace(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-sa", Namespace: "ns"}}).withRun(day())
+			p.kube.Resources = append(p.kube.Resources, &metav1.APIResourceList{GroupVersion: "security.openshift.io/v1"})
+			dryRuns := 0
+			p.kube.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				pod := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod).DeepCopy()
+				if dryRuns++; allowed == "" && objects.AsksIPCLock(&pod.Spec) {
+					return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("unable to validate against any security "+
+						`context constraint: [provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not `+
+						`be added]`))
+				}
+				pod.Annotations = map[string]string{objects.AdmittedByAnnotation: allowed,
+					"security.openshift.io/validated-scc-subject-type": "serviceaccount"}
+				return true, pod, nil
+			})
+			p.admittedBy = allowed
+			provision := func() (Result, error) {
+				return p.provisioner(func(s *provisioner) {
+					// The agents of a test have no RDMA device, so the nodes use TCP in the end.
+					s.options.Mode, s.options.RequestedMode, s.request.Mode = "rdma", "auto", agent.RDMA
+					network := &s.request.Cluster.Network.RDMA
+					network.Enabled, network.Attachments, network.Resources = true, []string{"rail"}, map[string]int{"openshift.io/rail": 1}
+				}).run(t.Context())
+			}
+			got, err := provision()
+			if err != nil || got.Constraint != allowed {
+				t.Fatalf("got constraint %q, %v, want %q; log %s", got.Constraint, err, allowed, p.messages())
+			}
+			const says = "Locked memory: the pods ask for IPC_LOCK, which security context constraint nccl-scc allows them"
+			if strings.Contains(p.messages(), says) != (allowed != "") {
+				t.Errorf("constraint %q, but the log says\n%s", allowed, p.messages())
+			}
+			set, err := p.kube.AppsV1().StatefulSets("ns").Get(t.Context(), "env", metav1.GetOptions{})
+			if err != nil || objects.AsksIPCLock(&set.Spec.Template.Spec) != (allowed != "") {
+				t.Errorf("constraint %q, but the pods are %v, %v", allowed, set.Spec.Template.Spec.Containers[0].SecurityContext, err)
+			}
+			// The second time it keeps what exists, whatever the account may use by then.
+			asked := dryRuns
+			allowed = ""
+			if _, err := provision(); err != nil || !strings.Contains(p.messages(), "The environment exists already, as requested.") {
+				t.Errorf("again: %v; log %s", err, p.messages())
+			}
+			if dryRuns != asked {
+				t.Errorf("%d dry runs for an environment that exists", dryRuns-asked)
+			}
+		})
+	}
+}
+
 // Pods that cannot get RDMA devices never start, so provision cannot query their nodes. In mode auto they start over TCP.
 func TestPodsWithoutRails(t *testing.T) {
 	const noDevice, noGPU = "0/2 nodes are available: 2 Insufficient openshift.io/eno9np0rdma.", "0/2 nodes are available: 2 Insufficient " +
@@ -201,6 +260,29 @@ func TestPodsWithoutRails(t *testing.T) {
 				t.Errorf("objects (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A training of a run must not command the other nodes. People may train from inside of what they develop in.
+func TestNodesThatTrain(t *testing.T) {
+	for _, tc := range []struct {
+		run      bool
+		training time.Duration
+		want     agent.Peer
+	}{{true, time.Hour, agent.AgentPeer}, {true, 0, agent.LaunchPeer}, {false, 0, agent.LaunchPeer}} {
+		step := newPlace(t).provisioner(func(p *provisioner) { p.holder.Run, p.options.TrainingTimeout = tc.run, tc.training })
+		made, _, err := step.certificates(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, _ := pem.Decode(made.ServerCert)
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := agent.PeerOf(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}); got != tc.want {
+			t.Errorf("of a run %t, with %s of training: got kind %d, want %d", tc.run, tc.training, got, tc.want)
+		}
 	}
 }
 
@@ -271,7 +353,7 @@ func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			made, err := certs.New("ns", "env", time.Now())
+			made, err := certs.New("ns", "env", time.Now(), false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -284,7 +284,7 @@ func TestTeardownTwice(t *testing.T) {
 	}, known...)
 	p.note(t,
 		receipt.Entry{Task: "provision", Status: run.Succeeded, Image: "registry.test/train@sha256:1", Storage: "volumeClaimTemplates",
-			Mode: "tcp"},
+			Mode: "tcp", Constraint: "nccl-scc"},
 		receipt.Entry{Task: "sync-repo", Status: run.Succeeded, Commit: "abc", Tree: "def"},
 		receipt.Entry{Task: "train", Status: run.Failed, Final: true, Reason: fail.RankFailed, Message: "rank 1 on node 1 exited with 3",
 			Started: start(), Ended: start().Add(90 * time.Second),
@@ -323,7 +323,7 @@ func TestTeardownTwice(t *testing.T) {
 		t.Errorf("events of both (-want +got):\n%s", diff)
 	}
 	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were released" ||
-		first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
+		first.Commit != "abc" || first.Tree != "def" || first.Constraint != "nccl-scc" || len(first.Phases) != 3 {
 		t.Errorf("receipt %+v", first)
 	}
 	if want := "https://git.example.com/team/model.git"; first.Repository != want {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -166,7 +167,7 @@ func (t *Training) whyFinal(failed agent.Attempt, guessed bool) string {
 
 // end stops what still runs of the job, such as the ranks of a node that could not be reached, and waits for its end.
 func (t *Training) end(ctx context.Context, reason string) error {
-	return t.job().End(ctx, agent.Stop{Reason: reason, Grace: grace})
+	return t.job().End(ctx, agent.Stop{Reason: reason, Grace: jobs.Grace})
 }
 
 // gather leaves out the nodes at fault of a failed attempt, and waits for a full set of nodes without faults on which nothing of the job

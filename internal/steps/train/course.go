@@ -187,7 +187,7 @@ func (c *course) reported(node int, status agent.JobStatus, now time.Time) {
 		c.stop("", why)
 	case c.phase != doubtful:
 		c.phase = doubtful
-		c.effects = append(c.effects, alarm{settled, settle})
+		c.effects = append(c.effects, alarm{settled, jobs.Settle})
 	}
 }
 
@@ -259,7 +259,7 @@ func (c *course) stop(cause agent.StopCause, why string) {
 	if c.phase != leaving {
 		c.phase = stopping
 	}
-	c.effects = append(c.effects, order{agent.Stop{Cause: cause, Reason: why, Grace: grace}}, alarm{giveUp, grace + settle})
+	c.effects = append(c.effects, order{agent.Stop{Cause: cause, Reason: why, Grace: jobs.Grace}}, alarm{giveUp, jobs.Grace + jobs.Settle})
 }
 
 // stopByRule stops all nodes because the training meets a rule. Nothing is broken, so the ranks have the job's time to save.
@@ -293,7 +293,7 @@ func (c *course) sayStopped(why string, cause agent.StopCause, left time.Duratio
 // orderToSave stops all nodes, whose ranks have at most that time to save.
 func (c *course) orderToSave(stop agent.Stop, most time.Duration) {
 	c.stopped, c.phase = true, stopping
-	c.effects = append(c.effects, order{stop}, alarm{giveUp, most + killTime + settle}, alarm{stillSaving, jobs.SavingEvery})
+	c.effects = append(c.effects, order{stop}, alarm{giveUp, most + killTime + jobs.Settle}, alarm{stillSaving, jobs.SavingEvery})
 }
 
 // savingBecause returns why a node stops its ranks, a clause of a message.

@@ -171,7 +171,7 @@ func inWords(effects []effect) string {
 			words = append(words, fmt.Sprintf("%s after %s", e.timer, e.after))
 		case order:
 			words = append(words, "stop all: "+e.stop.Reason+strings.TrimSuffix(fmt.Sprintf(" (%s)", e.stop.Cause), " ()"))
-			if e.stop.Grace != grace {
+			if e.stop.Grace != jobs.Grace {
 				words = append(words, "in "+e.stop.Grace.String())
 			}
 		case question:

@@ -42,7 +42,7 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 	for _, id := range running {
 		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id))
 		ending, cancel := context.WithTimeout(ctx, jobs.Reachable)
-		stop := agent.Stop{Cause: agent.StopReplaced, Reason: "another training was started in its place", Grace: grace}
+		stop := agent.Stop{Cause: agent.StopReplaced, Reason: "another training was started in its place", Grace: jobs.Grace}
 		err = errors.Join(err, jobs.Job{ID: id, Members: t.Nodes}.End(ending, stop))
 		cancel()
 	}

@@ -328,7 +328,7 @@ func (t *Training) suit(ctx context.Context) error {
 		}
 	}
 	if spec.Launcher == agent.AutoLauncher {
-		spec.Launcher, spec.LauncherWhy = launcherOf(*spec, takes, t.DeepSpeedConfig)
+		spec.Launcher, spec.LauncherWhy = jobs.AutoLauncher(*spec, takes, t.DeepSpeedConfig)
 		spec.NoLocalRank = takes.LocalRank == ""
 		t.Log.Info(fmt.Sprintf("Launcher auto is %s: %s.", spec.Launcher, spec.LauncherWhy))
 	}
@@ -336,23 +336,6 @@ func (t *Training) suit(ctx context.Context) error {
 		spec.Args = withDeepSpeed(t.DeepSpeedConfig, spec.Args, takes)
 	}
 	return nil
-}
-
-// launcherOf returns what auto is for a script, and why. What cannot be decided is torchrun's.
-func launcherOf(spec agent.JobSpec, takes script.Arguments, config string) (chosen agent.Launcher, why string) {
-	switch {
-	case takes.LocalRank != "":
-		return agent.DeepSpeed, takes.LocalRank + " declares --local_rank"
-	case takes.Added != "":
-		return agent.DeepSpeed, takes.Added + " adds DeepSpeed's arguments"
-	case config != "":
-		return agent.DeepSpeed, "a DeepSpeed configuration is given"
-	}
-	why = " declares no --local_rank, and none of DeepSpeed's arguments"
-	if spec.Tree == "" || filepath.IsAbs(spec.Script) || !agent.IsPython(spec.Script) {
-		why = " is not a Python script of the repository"
-	}
-	return agent.Torchrun, spec.Script + why
 }
 
 // withDeepSpeed puts a configuration before a script's arguments, in the form that its parser takes. Scripts that call
@@ -395,7 +378,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	lost := context.Cause(ctx)
 	released := fail.ReasonOf(lost) == fail.EnvironmentMissing
 	if released {
-		t.stop(ending, agent.Stop{Reason: "the environment is not this run's any more", Grace: grace})
+		t.stop(ending, agent.Stop{Reason: "the environment is not this run's any more", Grace: jobs.Grace})
 	}
 	why, err := t.ending(ending)
 	switch {

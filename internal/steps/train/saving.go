@@ -27,14 +27,14 @@ func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error
 		stop.Cause = agent.StopDeadline
 	}
 	if why.Now {
-		stop.Grace, stop.Hasten = grace, true
+		stop.Grace, stop.Hasten = jobs.Grace, true
 	}
 	limit, hint := fmt.Sprintf("at most %s ", endTime), ""
 	if t.Run.Name == "" {
 		var done context.CancelFunc
 		ending, done = context.WithTimeout(context.WithoutCancel(ctx), agent.MaxStopGrace+killTime)
 		defer done()
-		limit, hint = "", fmt.Sprintf(" Interrupt again to leave them only %s.", grace)
+		limit, hint = "", fmt.Sprintf(" Interrupt again to leave them only %s.", jobs.Grace)
 		defer t.hastenAtSignal(ending, done, why.Message)()
 	}
 	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting %suntil its ranks have ended.%s", why.Message, limit, hint))
@@ -80,8 +80,8 @@ func (t *Training) hastenAtSignal(ctx context.Context, giveUp func(), reason str
 		select {
 		case <-ctx.Done():
 		case <-again:
-			t.Log.Info(fmt.Sprintf("Interrupted again: the ranks are killed in %s.", grace))
-			t.stop(ctx, agent.Stop{Cause: agent.StopCancelled, Reason: reason, Grace: grace, Hasten: true})
+			t.Log.Info(fmt.Sprintf("Interrupted again: the ranks are killed in %s.", jobs.Grace))
+			t.stop(ctx, agent.Stop{Cause: agent.StopCancelled, Reason: reason, Grace: jobs.Grace, Hasten: true})
 			time.AfterFunc(endTime, giveUp)
 		}
 	}()

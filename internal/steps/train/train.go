@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,10 +34,6 @@ import (
 
 // Bounds of the end of a job.
 const (
-	// settle is how long the ranks have to show their own errors after a rank lost its peers.
-	settle = 3 * time.Second
-	// grace is between SIGTERM and SIGKILL after another rank failed: the rest is stopped within 10 s.
-	grace = 5 * time.Second
 	// drain is how long logs may take to arrive after their ranks have ended.
 	drain = 30 * time.Second
 	// launcherEnd is how long launchers may run after their ranks have exited with 0. Until they end the nodes
@@ -181,7 +176,7 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 		return false, ctx.Err()
 	}
 	if err := t.notStarted(errs); err != nil {
-		t.stop(ctx, agent.Stop{Reason: "another node could not start", Grace: grace})
+		t.stop(ctx, agent.Stop{Reason: "another node could not start", Grace: jobs.Grace})
 		return false, err
 	}
 	return attached, nil
@@ -221,18 +216,6 @@ func (t *Training) lost(node int, err error) error {
 	return t.gone(node, "its agent has not answered for %s", jobs.Reachable)
 }
 
-// mostLogs is how many ranks may show their output. Nobody reads more, and Kubernetes keeps only the end of a large log.
-const mostLogs = 64
-
-// shownRanks returns the ranks of a node whose output is shown: all, or rank 0 alone if there are more than mostLogs.
-func (t *Training) shownRanks(node int) []int {
-	ranks := t.Spec.Ranks(node)
-	if len(t.Nodes)*t.Spec.RanksOfNode() > mostLogs {
-		return slices.DeleteFunc(ranks, func(rank int) bool { return rank != 0 })
-	}
-	return ranks
-}
-
 // outputs returns a context for the output of each node. stop ends the one of a node that is lost, from which nothing comes any more.
 func (t *Training) outputs(ctx context.Context) (each []context.Context, stop func(node int)) {
 	cancels := map[int]context.CancelFunc{}
@@ -243,26 +226,13 @@ func (t *Training) outputs(ctx context.Context) (each []context.Context, stop fu
 	return each, func(node int) { cancels[node]() }
 }
 
-// followRanks shows the output of ranks, and reconnects until the contexts of their nodes end.
+// followRanks shows the output of ranks until the contexts of their nodes end.
 func (t *Training) followRanks(outputs []context.Context, group *sync.WaitGroup) {
-	out := &output{out: t.Out}
-	if t.Out == nil {
-		out.log = t.Log
-	}
-	if count := len(t.Nodes) * t.Spec.RanksOfNode(); count > mostLogs {
+	if count := len(t.Nodes) * t.Spec.RanksOfNode(); count > jobs.MostLogs {
 		t.Log.Info(fmt.Sprintf("This log shows the output of rank 0 alone, because there are %s, and the last lines of a rank that fails. The "+
 			"whole log of any rank: mlenv logs %s --rank N", humanize.Count(count, "rank"), cmp.Or(t.Spec.Run, "RUN")))
 	}
-	for place, client := range t.Nodes {
-		ctx := outputs[place]
-		for _, rank := range t.shownRanks(client.Node()) {
-			group.Go(func() {
-				lines := out.writer(client.Node(), rankName(t.Spec.Launcher, rank))
-				_ = nodes.FollowLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), lines, nodes.RetryUntilDone(ctx))
-				_ = lines.Close()
-			})
-		}
-	}
+	(&jobs.Output{Out: t.Out, Log: t.Log}).Follow(t.job(), t.Spec, outputs, group)
 }
 
 // followMetrics reads the metrics that rank 0 writes on node 0, and sends each line as measured. began is zero if an earlier step

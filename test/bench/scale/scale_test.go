@@ -228,7 +228,7 @@ func environmentObjects(b *testing.B, count int) []objects.Object {
 	for i := range count {
 		file.Nodes.GPUNodes = append(file.Nodes.GPUNodes, fmt.Sprintf("moc-r4pcc%03du%02d", i/32, i%32))
 	}
-	made, err := certs.New("ns", "env", time.Now())
+	made, err := certs.New("ns", "env", time.Now(), false)
 	check(b, err)
 	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: count, Mode: agent.RDMA,
 		Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}.WithDefaults(), objects.LeaseReference("env", "uid"), made)

@@ -71,8 +71,8 @@ func TestValidate(t *testing.T) {
 		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "",
 			"mlenv preflight failed: APIServerUnreachable: listing configmaps in default: no answer from API server http://127.0.0.1:1: " +
 				"connection refused"},
-		{"every mistake of check-fabric", []string{"check-fabric", "--mode=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "",
-			`--bandwidth "maybe": want warn or fail
+		{"every mistake of check-fabric", []string{"check-fabric", "--mode=udp", "--fabric-bandwidth=maybe", "--timeout=1s"}, 2, "",
+			`--fabric-bandwidth "maybe": want warn or fail
   --mode "udp": want tcp or rdma, or nothing for the environment's
   --timeout "1s": want at least 20s: torch alone takes some to start`},
 		{"a script's flag without --", []string{"run", ".", "train.py", "--epochs=3"}, 2, "", "unknown flag: --epochs; flags of the script or " +

@@ -49,7 +49,7 @@ func successors(u trainer, file string) []typed {
 	hKim := filepath.Join(repository(u.T), "clusters", "h-kim.yaml")
 	return []typed{
 		{command: "validate clusters/CLUSTER.yaml", says: "valid: "},
-		{command: "init --file=-", says: "cluster:"}, {command: "init CLUSTER --file=-", says: "name: local"},
+		{command: "init --to=-", says: "cluster:"}, {command: "init CLUSTER --to=-", says: "name: local"},
 		{command: "preflight --cluster-file=clusters/CLUSTER.yaml --output=yaml", more: []string{"--steps-image=" + u.steps},
 			says: "kind: StatefulSet"},
 		{command: "preflight --cluster-file=clusters/CLUSTER.yaml --mode=tcp --output=yaml", more: []string{"--steps-image=" + u.steps},
@@ -57,7 +57,7 @@ func successors(u trainer, file string) []typed {
 		{command: "preflight --cluster-file=clusters/CLUSTER.yaml --mode=rdma --output=yaml", file: hKim,
 			more: []string{"--image=" + trainingImage, "--steps-image=" + u.steps}, says: "openshift.io/eno5np0rdma"},
 		{command: "admin clusters/CLUSTER.yaml --scc=nccl-scc", file: hKim, says: `resourceNames: \["nccl-scc"\]`},
-		{command: "admin clusters/CLUSTER.yaml --service-account=h-kim-sa --scc=nccl-scc", file: hKim, says: `name: "h-kim-sa"`},
+		{command: "admin clusters/CLUSTER.yaml --pod-account=h-kim-sa --scc=nccl-scc", file: hKim, says: `name: "h-kim-sa"`},
 		{command: "admin clusters/CLUSTER.yaml --reboot-pool=worker", file: hKim, says: "(?m)^kind: MachineConfig"},
 		{command: "preflight --cluster-file=clusters/CLUSTER.yaml", more: []string{"--gpus-per-node=1"}, code: anyCode, says: "permissions"},
 		{command: "preflight --nodes=2", more: []string{"--cluster-file=" + file, "--gpus-per-node=1"}, code: anyCode, says: "free now: "},

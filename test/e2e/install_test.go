@@ -35,10 +35,10 @@ func (u trainer) command(cmd *cobra.Command, args ...string) (string, error) {
 // claim.
 func installUninstallInit(u trainer) {
 	file := filepath.Join(u.TempDir(), "found.yaml")
-	if out, err := u.command(initcluster.Command(), "found", "--file="+file); err != nil {
+	if out, err := u.command(initcluster.Command(), "found", "--to="+file); err != nil {
 		u.Fatalf("init: %v\n%s", err, out)
 	}
-	if _, err := u.command(initcluster.Command(), "found", "--file="+file); err == nil {
+	if _, err := u.command(initcluster.Command(), "found", "--to="+file); err == nil {
 		u.Error("init overwrote a file")
 	}
 	content, err := os.ReadFile(file)

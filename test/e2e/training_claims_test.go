@@ -34,7 +34,7 @@ func claimsThatExist(u trainer) {
 	dir := u.project(map[string]string{"train.sh": "cat /datasets/text\n"})
 	u.enters(dir, u.clusterFile(), typed{command: "preflight --cluster-file=clusters/CLUSTER.yaml --gpus-per-node=1", code: anyCode,
 		says: `claim ml-datasets \(1Gi, bound, mounted now by no pod\) exists and the cluster file does not name it`})
-	out, _ := u.says(dir, command.Done, "init", "--file=-")
+	out, _ := u.says(dir, command.Done, "init", "--to=-")
 	u.mustContain(out, "datasets_claim: ml-datasets\n")
 
 	named := u.clusterFile("  mode: rwx\n", "  mode: rwx\n  datasets_claim: ml-datasets\n")

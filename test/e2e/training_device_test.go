@@ -23,14 +23,14 @@ var namesTheRank = regexp.MustCompile(`measuring the devices: rank \d of node 1 
 func slowDevice(u trainer) {
 	u.task("provision", "--param=nodes=2", oneGPU, "--param=keep-for=30m")
 	const kinds = ": 2 devices, matrix product (float32) "
-	out, code := u.mlenv("check-fabric", "--bandwidth=fail")
+	out, code := u.mlenv("check-fabric", "--fabric-bandwidth=fail")
 	u.equal("exit code of mlenv check-fabric with healthy nodes", strconv.Itoa(code), "0")
 	u.mustContain(out, kinds)
 
 	restore := u.throttle("ml-dev-env-1")
 	defer restore()
 	const timeForAThrottledRank = 6 * time.Minute // it takes long to import torch
-	out, code = u.mlenv("check-fabric", "--bandwidth=fail", within(timeForAThrottledRank))
+	out, code = u.mlenv("check-fabric", "--fabric-bandwidth=fail", within(timeForAThrottledRank))
 	restore()
 	u.equal("exit code of mlenv check-fabric with a throttled rank", strconv.Itoa(code), "1")
 	u.mustContain(out, kinds, "exclude-nodes=node-")

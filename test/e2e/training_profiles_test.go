@@ -42,7 +42,7 @@ func shippedFiles() []shipped {
 	return []shipped{
 		{name: "barcelona", nightly: true, mode: "tcp", why: "8 MiB"},
 		{name: "h-kim", nightly: true, mode: "rdma", admin: []string{
-			"admin", clusterFileNamed("barcelona"), "--namespace=b-efficient-memory-offloading-765cab", "--service-account=h-kim-sa",
+			"admin", clusterFileNamed("barcelona"), "--namespace=b-efficient-memory-offloading-765cab", "--pod-account=h-kim-sa",
 			"--scc=nccl-scc", "--attachments=copy",
 		}},
 		{name: "cairo", mode: "rdma", admin: []string{"admin", clusterFileNamed("cairo")}, claim: "ml-datasets"},
@@ -111,7 +111,7 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 		u.kubectl("wait", "--for=jsonpath={.status.phase}=Bound", "persistentvolumeclaim/"+want.claim, within(timeForTheObjectToChange))
 	}
 	found := filepath.Join(t.TempDir(), want.name+".yaml")
-	mlenv("init", want.name, "--namespace="+file.Cluster.Namespace, "--service-account="+file.Security.ServiceAccount, "--file="+found)
+	mlenv("init", want.name, "--namespace="+file.Cluster.Namespace, "--pod-account="+file.Security.ServiceAccount, "--to="+found)
 	// What it cannot know is how large claims that do not exist should be.
 	text, err := os.ReadFile(found)
 	if err != nil {

@@ -416,7 +416,7 @@ func rdmaSlowNode(u trainer) {
 	shape("add", "dev", "eno5np0", "root", "tbf", "rate", "200mbit", "burst", "256kb", "latency", "50ms")
 	defer shape("del", "dev", "eno5np0", "root")
 	ordinal := u.ordinalOn(slowed)
-	out, code := u.mlenv("check-fabric", "--bandwidth=fail")
+	out, code := u.mlenv("check-fabric", "--fabric-bandwidth=fail")
 	u.equal("exit code of mlenv check-fabric", strconv.Itoa(code), "1")
 	u.mustContain(out, "node "+ordinal+" ("+slowed+"): pairs with it exchange down to ", "rail net1 (10.0.103.0/24): ")
 	u.task("teardown")

@@ -41,12 +41,12 @@ the GPUs, taints and racks, storage classes, SR-IOV resources with their network
 pods' service account may use, and the proxy. Comments mark what is a guess, and what is unknown because you may not read
 it; unknown values get the default. mlenv only reads.
 
-The file is clusters/NAME.yaml if the folder clusters exists, else NAME.yaml. Only --force overwrites a file. --file=-
+The file is clusters/NAME.yaml if the folder clusters exists, else NAME.yaml. Only --force overwrites a file. --to=-
 prints it.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv init cairo --namespace=nccl-test
-  mlenv init --file=- | less`,
+  mlenv init --to=- | less`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := command.Arguments(0, 1, "one name of a cluster or none")(cmd, args); err != nil {
 				return err
@@ -80,8 +80,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		}),
 	}
 	flags.AddNamespace(cmd.Flags(), "namespace of the file (default: the kubeconfig's)")
-	cmd.Flags().StringVar(&file, "file", "", "file to write; - prints it (default: clusters/NAME.yaml or NAME.yaml)")
-	cmd.Flags().StringVar(&account, "service-account", cluster.Default().Security.ServiceAccount,
+	cmd.Flags().StringVar(&file, "to", "", "file to write; - prints it (default: clusters/NAME.yaml or NAME.yaml)")
+	cmd.Flags().StringVar(&account, "pod-account", cluster.Default().Security.ServiceAccount,
 		"service account of the environment's pods, whose constraints are looked for")
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite a file that exists")
 	return cmd
@@ -101,7 +101,7 @@ func save(path string, draft Draft, force bool) (string, error) {
 	out, err := os.OpenFile(path, mode, 0o644)
 	if errors.Is(err, fs.ErrExist) {
 		return "", fail.Advise(fail.Becausef(fail.InvalidInput, "writing %s: it exists: want a new file", path),
-			"--force overwrites it; --file=- prints instead")
+			"--force overwrites it; --to=- prints instead")
 	} else if err != nil {
 		return "", fail.Becausef(fail.InvalidInput, "writing the cluster file: %w", err)
 	}

@@ -94,7 +94,7 @@ func CheckFabricCommand() *cobra.Command {
 		Short: "Measure the network between the nodes of an environment",
 		Long:  checkfabric.Description,
 		Example: `  mlenv check-fabric h-kim
-  mlenv check-fabric --mode rdma --bandwidth fail`,
+  mlenv check-fabric --mode rdma --fabric-bandwidth fail`,
 		Args: func(cmd *cobra.Command, args []string) error { return envflags.ParseName(cmd.Flags(), args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clients, err := env.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))

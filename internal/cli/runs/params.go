@@ -45,12 +45,10 @@ func Tasks(files fs.FS) []string {
 
 func (p *params) addTo(flags *pflag.FlagSet) {
 	for _, spec := range p.pipeline.Spec.Params {
-		// pflag takes text in backquotes for the name of the value.
-		usage, _, _ := strings.Cut(strings.TrimSpace(spec.Description), "\n")
-		usage = strings.ReplaceAll(usage, "`", "'")
+		usage := param.Help(launch.Pipeline, spec.Name)
 		value := &texts{kind: param.KindOf(spec.Name).Name(), list: spec.Type == v1.ParamTypeArray}
 		if value.list {
-			usage += " Can be given several times."
+			usage += "; may be repeated"
 		}
 		if spec.Default != nil && spec.Default.StringVal != "" && !strings.HasPrefix(spec.Default.StringVal, "registry.invalid/") {
 			usage += " (default: " + spec.Default.StringVal + ")"
@@ -60,7 +58,7 @@ func (p *params) addTo(flags *pflag.FlagSet) {
 			flag.NoOptDefVal = "true"
 		}
 	}
-	flags.StringArrayVar(&p.others, "param", nil, "NAME=VALUE of any param of the installed pipeline. Can be given several times.")
+	flags.StringArrayVar(&p.others, "param", nil, "NAME=VALUE of any param of the installed pipeline; may be repeated")
 }
 
 // texts is a flag for a param. It keeps any text: launch checks the value when the installed pipeline is known, together with the other

@@ -77,8 +77,7 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 	f.StringVar(&s.At, "at", "", "time of day at which to start, such as 02:30")
 	f.StringVar(&s.Days, "days", "*", "days on which to start, such as mon-fri or sat,sun; * is all")
 	f.StringVar(&s.TimeZone, "time-zone", "UTC", "time zone of --at, such as Europe/Madrid")
-	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline. Can be given several times; for an array once for "+
-		"each value.")
+	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline; may be repeated, for an array once for each value")
 	onBusy.AddTo(f, &s.OnBusy, "on-busy", "skip", "what to do if another run or user holds the environment: skip the night, or wait")
 	f.StringVar(&s.ServiceAccount, "service-account", "", "ServiceAccount of the runs (default: the one of mlenv install)")
 	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")

@@ -237,7 +237,7 @@ func TestValidate(t *testing.T) {
 	}{
 		{"every mistake at once", Request{Cluster: barcelona, Namespace: "My_Team", ServiceAccount: "me!", SCC: "anyuid", Pool: "a pool"},
 			[]string{
-				`--namespace "My_Team": a lowercase RFC 1123 label`, `--service-account "me!"`, `pool "a pool"`,
+				`--namespace "My_Team": a lowercase RFC 1123 label`, `--pod-account "me!"`, `pool "a pool"`,
 				`--scc "anyuid": does not allow IPC_LOCK: want mlenv-rdma, privileged, or one of the cluster's own`,
 			}},
 		{"no RDMA", Request{Cluster: none, SCC: "x", Reboot: true, CopyAttachments: true}, []string{

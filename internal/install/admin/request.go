@@ -72,7 +72,7 @@ func (r Request) Validate() error {
 		check       func(string) []string
 	}{
 		{"--namespace", r.Namespace, validation.IsDNS1123Label},
-		{"--service-account", r.ServiceAccount, validation.IsDNS1123Subdomain},
+		{"--pod-account", r.ServiceAccount, validation.IsDNS1123Subdomain},
 		{"--scc", r.SCC, validation.IsDNS1123Subdomain},
 		{"pool", r.Pool, validation.IsDNS1123Subdomain},
 	} {

@@ -211,19 +211,19 @@ func TestSlowDevice(t *testing.T) {
 	}
 }
 
-// judgeSlowDevice tests that bandwidth=fail fails with the reason of a device, with the rank and the node to leave out.
+// judgeSlowDevice tests that fabric-bandwidth=fail fails with the reason of a device, with the rank and the node to leave out.
 func judgeSlowDevice(t *testing.T, report fabric.Report) {
 	t.Helper()
 	var out strings.Builder
 	c := &checker{Deps{Log: command.TextLog(&out)}, Options{Bandwidth: warn}}
 	if err := c.judge(report); err != nil || !strings.Contains(out.String(), "One slow device slows all ranks: rank 1 of node 1 (node-1)") {
-		t.Errorf("bandwidth=warn: got %v, log %s", err, &out)
+		t.Errorf("fabric-bandwidth=warn: got %v, log %s", err, &out)
 	}
 	c.Bandwidth = failing
 	err := c.judge(report)
 	if fail.ReasonOf(err) != fail.DeviceSlow || !strings.Contains(err.Error(), "rank 1 of node 1 (node-1)") ||
 		!strings.Contains(fail.NextOf(err), "mlenv shell 1 -- nvidia-smi") || !strings.Contains(fail.NextOf(err), "exclude-nodes=node-1") {
-		t.Errorf("bandwidth=fail: got %s: %v; next: %s", fail.ReasonOf(err), err, fail.NextOf(err))
+		t.Errorf("fabric-bandwidth=fail: got %s: %v; next: %s", fail.ReasonOf(err), err, fail.NextOf(err))
 	}
 }
 
@@ -388,7 +388,7 @@ func TestRepeatedEvents(t *testing.T) {
 	}
 }
 
-// A network below its expected bandwidth has the reason NetworkSlow with bandwidth=fail, and only a warning otherwise.
+// A network below its expected bandwidth has the reason NetworkSlow with fabric-bandwidth=fail, and only a warning otherwise.
 func TestSlowNetwork(t *testing.T) {
 	check, agents, _ := newCheck(t, 2, measured)
 	for _, node := range agents {

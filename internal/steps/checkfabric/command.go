@@ -20,7 +20,7 @@ hang, the check tries pairs of nodes, and names the faulty node or rail. It also
 and a copy on each rank's device, and names a device that is slower than others of its kind.
 
 The check fails if ranks use TCP sockets in an environment with RDMA, or if a node
-cannot be reached. With --bandwidth=fail a low bandwidth or a slow device fails it, too.
+cannot be reached. With --fabric-bandwidth=fail a low bandwidth or a slow device fails it, too.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
@@ -33,7 +33,7 @@ func Command() *cobra.Command {
 		Short: "Prove that the network between an environment's nodes works as it should",
 		Long:  Description,
 		Example: `  check-fabric --name ml-dev-env
-  check-fabric --mode rdma --bandwidth fail`,
+  check-fabric --mode rdma --fabric-bandwidth fail`,
 		Args: func(_ *cobra.Command, args []string) error {
 			return errors.Join(command.FlagsOnly(args), o.Run.Check())
 		},
@@ -66,7 +66,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	const task = "check-fabric"
 	param.Flag(flags, &o.Name, task, "name")
 	param.Flag(flags, &o.Mode, task, "mode")
-	param.Flag(flags, &o.Bandwidth, task, "bandwidth")
+	param.Flag(flags, &o.Bandwidth, task, "fabric-bandwidth")
 	param.Flag(flags, &o.Timeout, task, "timeout")
 	o.Output.AddTo(flags, command.Text, command.JSON, command.YAML)
 }

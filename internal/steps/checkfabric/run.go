@@ -134,11 +134,11 @@ func (c *checker) judge(report fabric.Report) error {
 			}
 			if !report.SlowNetwork() {
 				return fail.Advise(fail.Becausef(fail.DeviceSlow, "measuring the devices: %s", report.Message),
-					"mlenv shell %d -- nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER shows why a GPU is slow; --bandwidth=warn (param "+
-						"fabric-bandwidth) trains anyway%s", report.SlowDevices[0].Node, without)
+					"mlenv shell %d -- nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER shows why a GPU is slow; "+
+						"--fabric-bandwidth=warn trains anyway%s", report.SlowDevices[0].Node, without)
 			}
 			return fail.Advise(fail.Becausef(fail.NetworkSlow, "checking the fabric: %s", report.Message),
-				"mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway%s", without)
+				"mlenv rdma shows rates, PCIe links and MTUs; --fabric-bandwidth=warn trains anyway%s", without)
 		}
 		what := "The network is slow: "
 		if !report.SlowNetwork() {

@@ -93,8 +93,8 @@ type rankSum struct {
 	sum, longest float64
 }
 
-// CountsItself reports whether a line has a step that the training itself has counted, as one that resumes knows. Before its first such line
-// there may be one with the count of its optimizer.
+// CountsItself reports whether a line has a step that the training itself has counted, as one that resumes knows. Before its first such
+// line there may be one with the count of its optimizer.
 func CountsItself(line map[string]any) bool {
 	_, ok := Number(line, "step")
 	return ok && line["source"] == nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/pylib"
@@ -45,7 +46,7 @@ func BenchmarkHook(b *testing.B) {
 	var measured [2][3][]float64
 	once := func(mode int) (seconds [3]float64) {
 		cmd := exec.CommandContext(b.Context(), "sh", "-c", `exec python3 -c "$0" "$(date +%s.%N)"`, hookScript)
-		cmd.Env = append(environ, pylib.HookVariable+"="+modes[mode])
+		cmd.Env = slices.Concat(environ, []string{pylib.HookVariable + "=" + modes[mode]})
 		out, err := cmd.Output()
 		if err == nil {
 			_, err = fmt.Sscan(string(out), &seconds[0], &seconds[1], &seconds[2])

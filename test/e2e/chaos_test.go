@@ -71,8 +71,8 @@ var chaosPrograms = []struct {
 	{"e2e/chaos_deepspeed.py", nil},
 }
 
-// chaos trains on two nodes while blows fall at steps that a seed chooses, and compares the weights in the end, bit for bit, with those of a
-// training that nothing happened to.
+// chaos trains on two nodes while blows fall at steps that a seed chooses, and compares the weights in the end, bit for bit, with those of
+// a training that nothing happened to.
 func chaos(u trainer) {
 	// A third node, because a Kubernetes node that is cut off or stopped takes other pods with it.
 	u.addThirdNode()
@@ -156,7 +156,8 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 		return fmt.Sprintf("--param=script-args=--folder=%s/%s,--pace=%g", u.workspace(), folder, pace.Seconds())
 	}
 	want := u.end(u.start(program.script, append(params, args("undisturbed", 0))...)).succeeded().weights()
-	c := &chaosTraining{trainer: u, program: program.script, random: rand.New(rand.NewPCG(seed, 0)), attempt: 1, seed: seed} //nolint:gosec // a seed has to repeat it
+	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a seed has to repeat it
+	c := &chaosTraining{trainer: u, program: program.script, random: random, attempt: 1, seed: seed}
 	c.run = u.start(program.script, append(params, args("struck", pace))...)
 	c.continues()
 	var struck, lost [2]int // of those without time to save, and with it
@@ -198,7 +199,8 @@ func (c *chaosTraining) anyPod() string { return fmt.Sprintf("ml-dev-env-%d", c.
 
 // killRank kills one of the ranks.
 func (c *chaosTraining) killRank() {
-	if err := syscall.Kill(c.process(c.program+"\x00", "MLENV_RUN="+c.run, fmt.Sprintf("RANK=%d", c.random.IntN(2))), syscall.SIGKILL); err != nil {
+	pid := c.process(c.program+"\x00", "MLENV_RUN="+c.run, fmt.Sprintf("RANK=%d", c.random.IntN(2)))
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -274,12 +276,12 @@ func (c *chaosTraining) checkAttempts(e ending, reason fail.Reason) {
 			continue
 		}
 		if i > 0 && (*a.First > last+1 || *a.First < last-chaosEvery) {
-			c.Errorf("seed %d: attempt %d of %s has the steps %.0f to %.0f after one that ended at %.0f: want it to begin where that had saved", c.seed,
-				a.Attempt, c.run, *a.First, *a.Last, last)
+			c.Errorf("seed %d: attempt %d of %s has the steps %.0f to %.0f after one that ended at %.0f: want it to begin where that had saved",
+				c.seed, a.Attempt, c.run, *a.First, *a.Last, last)
 		}
 		last = *a.Last
 	}
-	want := append(c.reasons, string(reason))
+	want := slices.Concat(c.reasons, []string{string(reason)})
 	if reason == fail.DiskFull { // one more attempt may not be able to start
 		got = slices.Compact(got)
 	}

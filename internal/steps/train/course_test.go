@@ -243,8 +243,8 @@ func TestCourse(t *testing.T) {
 			{obeys(1, ""), "end: RankFailed", ended},
 		}},
 		{"a rank loses its peer, whose node does not answer", []row{
-			{silentNode(0), `log "Node 0 does not answer;"`, running},
-			{losesItsPeer(1), "settled after 3s", doubtful},
+			{silentNode(1), `log "Node 1 does not answer;"`, running},
+			{losesItsPeer(0), "settled after 3s", doubtful},
 			{settled, "stop all: a rank lost its peers" + rest, stopping},
 			{giveUp, "end: NodeLost", ended},
 		}},

@@ -283,7 +283,8 @@ func (t *Training) wantedTransport() nccl.Transport {
 }
 
 func (t *Training) judge() judge {
-	return judge{spec: t.Spec, timeout: t.Timeout, gone: t.gone, of: cause.Job{Run: t.Spec.Run, Environment: t.Name, Namespace: t.Clients.Namespace}}
+	return judge{spec: t.Spec, timeout: t.Timeout, gone: t.gone,
+		of: cause.Job{Run: t.Spec.Run, Environment: t.Name, Namespace: t.Clients.Namespace}}
 }
 
 // sender returns a function that sends an event, unless ctx is done.

@@ -46,8 +46,8 @@ var (
 	// rootCause are the lines of elastic's table about the rank that failed first, and tableRank what the first of them has.
 	rootCause = regexp.MustCompile(`^\s+(rank|exitcode|traceback)\s+: (.*)$`)
 	tableRank = regexp.MustCompile(`^rank (\d+) \(local_rank: (\d+)\)`)
-	// killed is a fact of the table: the rank was ended by a signal that follows no error of Python.
-	killed = regexp.MustCompile(`, exitcode -(?:4|7|8|9|11) `)
+	// untraced is a fact of the table: the rank ended by a signal or by an exit code that follow no traceback.
+	untraced = regexp.MustCompile(`, exitcode (?:-(?:4|7|8|9|11)|[2-9]|\d\d+) `)
 )
 
 const (
@@ -106,7 +106,7 @@ func Last(lines []string) *agent.PythonError {
 	result.Message += continued(result, rest)
 	if OfParent(result) && chainedBefore(lines, start) < 0 {
 		facts := firstOfTable(lines[start:])
-		if own := Last(without(lines[max(0, start-near):start], facts)); own != nil && !killed.MatchString(facts) {
+		if own := Last(without(lines[max(0, start-near):start], facts)); own != nil && !untraced.MatchString(facts) {
 			return own
 		}
 		result.Message = cmp.Or(result.Message, facts)

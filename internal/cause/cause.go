@@ -327,8 +327,6 @@ func (c Cause) Err(job Job) error {
 		if c.Rank.Python.InTree == "." { // the only folder that -m adds
 			next = "name the script as a module, -m PACKAGE.MODULE, or " + next
 		}
-	case unknownLocalRank.MatchString(lastLineOf(c.Rank)):
-		next = "leave out launcher deepspeed: auto, the default, passes that argument only to scripts that declare it"
 	case c.Rank.Exit.Code == notFound && lastLineOf(c.Rank) != "":
 		next = "use an image that has the program, or name its path; the whole log: " + next
 	case c.Left != nil:

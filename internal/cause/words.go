@@ -98,9 +98,6 @@ var gaveUp = map[int]*regexp.Regexp{
 // code, of which the system keeps the last byte.
 var launcherEnd = regexp.MustCompile(`exits with return code = -?\d+$`)
 
-// unknownLocalRank matches an argument parser's line about the argument of launcher deepspeed.
-var unknownLocalRank = regexp.MustCompile(`unrecognized arguments:.*--local_rank=|[Nn]o such option:? '?--local_rank`)
-
 // lastLineOf returns the line with which the program of a rank gave up, "" for none.
 func lastLineOf(rank agent.RankStatus) string {
 	pattern := gaveUp[rank.Exit.Code]

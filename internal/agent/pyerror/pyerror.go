@@ -46,8 +46,8 @@ var (
 	// rootCause are the lines of elastic's table about the rank that failed first, and tableRank what the first of them has.
 	rootCause = regexp.MustCompile(`^\s+(rank|exitcode|traceback)\s+: (.*)$`)
 	tableRank = regexp.MustCompile(`^rank (\d+) \(local_rank: (\d+)\)`)
-	// killed is a fact of the table: the rank was ended by a signal that follows no error of Python.
-	killed = regexp.MustCompile(`, exitcode -(?:4|7|8|9|11) `)
+	// untraced is a fact of the table: the rank ended by a signal or by an exit code that follow no traceback.
+	untraced = regexp.MustCompile(`, exitcode (?:-(?:4|7|8|9|11)|[2-9]|\d\d+) `)
 )
 
 const (
@@ -106,7 +106,7 @@ func Last(lines []string) *agent.PythonError {
 	result.Message += continued(result, rest)
 	if OfParent(result) && chainedBefore(lines, start) < 0 {
 		facts := firstOfTable(lines[start:])
-		if own := Last(without(lines[max(0, start-near):start], facts)); own != nil && !killed.MatchString(facts) {
+		if own := Last(ofRoot(lines[max(0, start-near):start], facts)); own != nil && !untraced.MatchString(facts) {
 			return own
 		}
 		result.Message = cmp.Or(result.Message, facts)
@@ -208,17 +208,37 @@ func firstOfTable(lines []string) string {
 	return strings.Join(facts[:min(len(facts), 3)], ", ")
 }
 
-// without leaves out the lines of other ranks than the one of these facts, as far as a prefix names the rank or the local rank.
-func without(lines []string, facts string) []string {
-	first := tableRank.FindStringSubmatch(facts)
-	if first == nil {
+// ofRoot returns the lines of the rank that these facts of the table are about. Where a prefix names ranks or local ranks, it leaves out
+// those of the others. Where none does, as until torch 2.2, it ends with the first of the tracebacks that follow each other.
+func ofRoot(lines []string, facts string) []string {
+	root := tableRank.FindStringSubmatch(facts)
+	if root == nil {
 		return lines
 	}
-	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+	of := func(line, name, number string) (named, other bool) {
 		prefix := rankPrefix.FindString(line)
-		return strings.Contains(prefix, "[rank") && !strings.Contains(prefix, "[rank"+first[1]+"]") ||
-			strings.Contains(prefix, "[default") && !strings.Contains(prefix, "[default"+first[2]+"]")
+		named = strings.Contains(prefix, "["+name)
+		return named, named && !strings.Contains(prefix, "["+name+number+"]")
+	}
+	named := false
+	own := slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		byRank, other := of(line, "rank", root[1])
+		byLocal, otherLocal := of(line, "default", root[2])
+		named = named || byRank || byLocal
+		return other || otherLocal
 	})
+	for latest := last(own, isTitle); !named && latest > 0; latest = last(own, isTitle) {
+		earlier := last(own[:latest], isTitle)
+		if earlier < 0 {
+			break
+		}
+		result, rest := read(own[earlier:latest])
+		if result == nil || slices.ContainsFunc(rest, func(line string) bool { return strings.TrimSpace(line) != "" }) {
+			break
+		}
+		own = own[:latest]
+	}
+	return own
 }
 
 // last returns the index of the last line that matches, -1 for none.

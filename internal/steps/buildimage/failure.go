@@ -110,11 +110,9 @@ func (e end) cause() fail.Finding {
 	case e.Reason == buildv1.StatusReasonPushImageToRegistryFailed || find(e.lines, pushing) != "" && find(e.lines, pushFailed) != "":
 		return e.notPushed()
 	}
-	if line := find(e.lines, builderBroken); line != "" {
-		return newFinding(fail.BuildFailed, "the cluster's builder cannot mount the file system of a container; it is not the Dockerfile",
-			matching(e.lines, builderBroken.MatchString),
-			fmt.Sprintf("have an administrator look at the builds of the cluster: oc describe build %s -n %s "+
-				"(on OpenShift builds run privileged, with /dev/fuse or the kernel's overlay)", e.name, e.namespace))
+	if row, ok := judge("builder", e.lines); ok {
+		return newFinding(row.Reason, row.Means, matching(e.lines, row.Matches),
+			strings.NewReplacer("{build}", e.name, "{namespace}", e.namespace).Replace(row.Next))
 	}
 	if f, ok := e.base(); ok {
 		return f
@@ -165,10 +163,6 @@ var (
 	baseFailed = regexp.MustCompile(
 		`(?i)(creating build container|initializing source docker://|error pulling image|Failed to pull image|unable to (copy|pull)|copying ` +
 			`system image|reading manifest|pinging container registry|determining manifest)`)
-
-	// builderBroken matches buildah, containers/storage and fuse-overlayfs where the builder may not mount.
-	builderBroken = regexp.MustCompile(`(?i)^(?:error|time=\S+ level=error|newuidmap:).*(?:fuse: device not found|creating overlay mount|` +
-		`mounting new container|newuidmap|cannot clone: operation not permitted)`)
 
 	exitStatus = regexp.MustCompile(`(?:exit status|returned a non-zero code:|exit code:?) (\d+)`)
 	atStep     = regexp.MustCompile(`building at STEP "(.+?)": *(.*)`)

@@ -12,7 +12,7 @@ import (
 // but its pods have the rails of host devices at most: it expects the interfaces of attachments, and lists none.
 func (f *File) Obsolete() field.ErrorList {
 	rdma, path := f.Network.RDMA, field.NewPath("network", "rdma")
-	if !rdma.Enabled || rdma.SRIOV() || len(rdma.Interfaces) == 0 {
+	if !rdma.Enabled || rdma.Plugged() || len(rdma.Interfaces) == 0 {
 		return nil
 	}
 	return append(field.ErrorList{field.Invalid(path.Child("interfaces"), strings.Join(rdma.Interfaces, ","),

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -225,8 +226,26 @@ func (r RDMA) AttachmentsIn(namespace string) (full []string) {
 	return full
 }
 
-// SRIOV reports whether pods get devices by attachments and resources. Otherwise they use the host's.
-func (r RDMA) SRIOV() bool { return len(r.Attachments) > 0 || len(r.Resources) > 0 }
+// Plugged reports whether pods get devices by attachments and resources of a device plugin. Otherwise they use the host's.
+func (r RDMA) Plugged() bool { return len(r.Attachments) > 0 || len(r.Resources) > 0 }
+
+// SharedDevices is the form in which the RDMA shared device plugin gives many pods the same cards.
+const SharedDevices = "shared devices"
+
+// SharedPrefix begins the names of the RDMA shared device plugin's resources, unless its configuration has another prefix.
+const SharedPrefix = "rdma/"
+
+// Form describes how pods get their devices.
+func (r RDMA) Form() string {
+	shared := func(resource string) bool { return strings.HasPrefix(resource, SharedPrefix) }
+	switch names := slices.Collect(maps.Keys(r.Resources)); {
+	case !r.Plugged():
+		return "host devices"
+	case len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return !shared(name) }):
+		return SharedDevices
+	}
+	return "SR-IOV"
+}
 
 // PrivilegedSCC is OpenShift's constraint that allows everything.
 const PrivilegedSCC = "privileged"

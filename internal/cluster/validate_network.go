@@ -55,7 +55,7 @@ func (r RDMA) validateDevices(path *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(at, attachment, "is listed already; list each attachment once"))
 		}
 	}
-	if r.HostNetwork && r.SRIOV() {
+	if r.HostNetwork && r.Plugged() {
 		errs = append(errs, field.Invalid(path.Child("host_network"), true, "is for host devices: with attachments or resources pods have "+
 			"networks of their own; leave out one of the two"))
 	}

@@ -160,9 +160,11 @@ func (d *detector) deviceOf(a allotment) string {
 	return byAddress[0]
 }
 
-// hostDevices returns the devices of a pod without device plugin: those with a file in its /dev/infiniband. The cluster
-// file's names choose among them if all exist. Names change with maintenance, so otherwise those on a GPU's switch count: a card
-// for storage is elsewhere. If no device is on such a switch, or the switches are unknown, the names that exist choose.
+// hostDevices returns the devices of a pod to which no device plugin names any: those with a file in its /dev/infiniband. The cluster
+// file's names choose among them if all exist. In a pod without privileges all others count, too: a plugin of shared devices gives just
+// their files. In a privileged pod, which has the files of all cards, those on a GPU's switch count, because names change with
+// maintenance, and a card for storage is elsewhere. If no device is on such a switch, or the switches are unknown, the names that exist
+// choose.
 func (d *detector) hostDevices(present []string, expected Expected) map[string]string {
 	opened, chosen, near := map[string]string{}, map[string]string{}, map[string]string{}
 	for _, name := range present {
@@ -176,6 +178,9 @@ func (d *detector) hostDevices(present []string, expected Expected) map[string]s
 		if d.nearGPU(name) {
 			near[name] = GivenByDev
 		}
+	}
+	if !d.hostDevicesForm() {
+		near = nil
 	}
 	switch {
 	case len(chosen) > 0 && (len(chosen) == len(expected.Devices) || len(near) == 0):

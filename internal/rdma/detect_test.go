@@ -79,6 +79,7 @@ func TestDetect(t *testing.T) {
 		return h
 	}
 	nearGPUs := hostDevices()
+	nearGPUs.memlock("unlimited", "unlimited", "000001ffffffffff") // privileged, as on Cairo
 	for _, bus := range []string{"33", "43"} {
 		nearGPUs.gpu("pci0000:"+bus+"/0000:00:01.0", "0000:"+bus+":01.0", 0)
 	}
@@ -167,6 +168,32 @@ func TestDetect(t *testing.T) {
 }
 
 // A device plugin reports the devices that it gave in one of these ways.
+// The RDMA shared device plugin names no device: it gives a pod the files of the cards that its administrator has chosen, whatever switch
+// they are on. A macvlan of each card has an address, which is in the card's table of GIDs.
+func TestSharedDevices(t *testing.T) {
+	h := newHost()
+	for i := range 3 {
+		n := nic{name: fmt.Sprintf("mlx5_%d", i), uverbs: fmt.Sprintf("uverbs%d", i), address: fmt.Sprintf("0000:%d3:00.0", i+1), physical: true,
+			noFile: i == 2, netdev: fmt.Sprintf("ens%df0np0", i), hostNetdev: true}
+		net := fmt.Sprintf("net%d", i+1)
+		n.gids = map[int][3]string{1: {mapped(fmt.Sprintf("172.16.%d.9", i)), RoCEv2, n.netdev}, 4: {mapped(fmt.Sprintf("192.168.%d.7", i)),
+			RoCEv1, net}, 5: {mapped(fmt.Sprintf("192.168.%d.7", i)), RoCEv2, net}}
+		h.add(n)
+		h.interfaces = append(h.interfaces, Interface{Name: net, Index: 5 + i, MTU: 9000, Addresses: prefixes(fmt.Sprintf("192.168.%d.7/24", i))})
+	}
+	h.gpu("pci0000:13/0000:00:01.0", "0000:13:01.0", 0)
+	facts := h.detect(Expected{MTU: 9000})
+	if diff := cmp.Diff([]string{"mlx5_0", "mlx5_1"}, usable(facts)); diff != "" || facts.Broken() {
+		t.Errorf("usable (-want +got):\n%s%v", diff, facts.Findings)
+	}
+	for i, rail := range facts.Rails() {
+		if p := rail.Port; p.GIDIndex != 5 || p.Netdev != fmt.Sprintf("net%d", i+1) || p.MTU != 9000 || p.OfHost ||
+			p.Network().String() != fmt.Sprintf("192.168.%d.0/24", i) {
+			t.Errorf("rail %d: %+v", i, *p)
+		}
+	}
+}
+
 func TestAllotted(t *testing.T) {
 	address := "0000:03:00.2"
 	// The pod sees every device of the host, and the plugin gave it the first one.

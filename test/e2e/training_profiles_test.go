@@ -162,7 +162,7 @@ func mattering(t *testing.T, path string) string {
 	rdma := &f.Network.RDMA
 	rdma.Devices, rdma.Interfaces, rdma.GIDIndex, rdma.GDRLevel = nil, nil, "", ""
 	rdma.MTU, rdma.ExpectedBandwidth, rdma.Expected, f.Network.TCP.ExpectedBandwidth = 0, 0, cluster.Figures{}, 0
-	if !rdma.SRIOV() {
+	if !rdma.Plugged() {
 		// Host devices have no subnets that init could read. Routes decide: rails without any between them override it.
 		rdma.CrossNIC = ""
 	}

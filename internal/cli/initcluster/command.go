@@ -37,7 +37,7 @@ func Command() *cobra.Command {
 		Use:   "init [NAME]",
 		Short: "Write a cluster file from a live cluster",
 		Long: `Write a cluster file from the cluster of the kubeconfig: its API server, the nodes with GPUs and how many are free, type of
-the GPUs, taints and racks, storage classes, SR-IOV resources with their network attachments, the constraints that the
+the GPUs, taints and racks, storage classes, RDMA resources with their network attachments, the constraints that the
 pods' service account may use, and the proxy. Comments mark what is a guess, and what is unknown because you may not read
 it; unknown values get the default. mlenv only reads.
 

@@ -48,7 +48,7 @@ type world struct {
 func (w *world) clients(t *testing.T, namespace string) *kube.Clients {
 	t.Helper()
 	client := kubefake.NewClientset(w.objects...)
-	groups := []string{openshift, infrastructures.Group, policies.Group, attachment.Resource().Group}
+	groups := []string{openshift, infrastructures.Group, policies.Group, nicPolicies.Group, attachment.Resource().Group}
 	if w.plain {
 		groups = nil
 	}
@@ -71,7 +71,7 @@ func (w *world) clients(t *testing.T, namespace string) *kube.Clients {
 	client.PrependReactor("*", "*", forbid)
 	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		attachment.Resource(): "NetworkAttachmentDefinitionList", constraints: "SecurityContextConstraintsList",
-		policies: "SriovNetworkNodePolicyList", infrastructures: "InfrastructureList", proxies: "ProxyList",
+		policies: "SriovNetworkNodePolicyList", nicPolicies: "NicClusterPolicyList", infrastructures: "InfrastructureList", proxies: "ProxyList",
 	})
 	for where, objects := range w.others {
 		for _, object := range objects {
@@ -260,6 +260,38 @@ func cairo() *world {
 	return w
 }
 
+// sharedDevices returns a cluster that was set up by OpenShift's guide to GPUDirect RDMA: pools of shared cards, one of Ethernet and one
+// of InfiniBand, with a network for each, and an interface for storage that belongs to none. The policy may not be readable.
+func sharedDevices(readable bool) *world {
+	w := &world{host: "https://api.ocp.example.com:6443", uses: []string{"restricted-v2", "mlenv-rdma"}}
+	for _, name := range []string{"gpu-0", "gpu-1"} {
+		w.objects = append(w.objects, node(name, "8", func(n *corev1.Node) {
+			n.Labels["feature.node.kubernetes.io/pci-15b3.present"] = "true"
+			n.Status.Allocatable["rdma/rdma_shared_device_eth"] = resource.MustParse("63")
+		}))
+	}
+	w.objects = append(w.objects, class("nfs-csi", "nfs.csi.k8s.io", true))
+	network := func(name, config string) {
+		w.add(attachment.Resource(), "NetworkAttachmentDefinition", "default", name, map[string]any{"spec": map[string]any{"config": config}})
+	}
+	for i, nic := range []string{"ens8f0np0", "ens9f0np0"} {
+		network("rdmashared-"+nic, fmt.Sprintf(`{"cniVersion":"0.3.1","name":"rdmashared-%[1]s","type":"macvlan","master":"%[1]s",`+
+			`"mode":"bridge","mtu":9000,"ipam":{"type":"whereabouts","range":"192.168.%d.0/24"}}`, nic, i+2))
+	}
+	if !readable {
+		w.forbidden = []string{nicPolicies.Resource}
+	} else {
+		network("storage", `{"type":"macvlan","master":"eno1","ipam":{"type":"whereabouts","range":"10.9.0.0/24"}}`)
+	}
+	plugin := map[string]any{
+		"config": `{"configList":[{"resourceName":"rdma_shared_device_ib","rdmaHcaMax":63,"selectors":{"ifNames":["ibs2f0"]}},` +
+			`{"resourceName":"rdma_shared_device_eth","rdmaHcaMax":63,"selectors":{"ifNames":["ens8f0np0","ens9f0np0"]}}]}`}
+	w.add(nicPolicies, "NicClusterPolicy", "", "nic-cluster-policy", map[string]any{"spec": map[string]any{"rdmaSharedDevicePlugin": plugin}})
+	w.constraint("restricted-v2", false)
+	w.constraint("mlenv-rdma", false, "IPC_LOCK")
+	return w
+}
+
 func TestGolden(t *testing.T) {
 	narrow := barcelona()
 	// A user of one namespace may not read these. init knows the name privileged without reading it.
@@ -287,6 +319,8 @@ func TestGolden(t *testing.T) {
 		"barcelona-narrow":  {narrow, "", "nccl-test"},
 		"one-range":         {shared, "barcelona", "nccl-test"},
 		"cairo":             {cairo(), "", "nccl-test"},
+		"shared-devices":    {sharedDevices(true), "", "nccl-test"},
+		"shared-unread":     {sharedDevices(false), "", "nccl-test"},
 		"cairo-restricted":  {unprivileged, "", "nccl-test"},
 		"plain-kubernetes":  {elsewhere, "", "default"},
 		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, "", "team"},

@@ -4,7 +4,9 @@
 package initcluster
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/url"
@@ -30,10 +32,11 @@ const gpu = corev1.ResourceName("nvidia.com/gpu")
 // openshift is the API group by which OpenShift is recognized.
 const openshift = "security.openshift.io"
 
-// Resources of OpenShift and of the SR-IOV operator.
+// Resources of OpenShift, of the SR-IOV operator and of NVIDIA's network operator.
 var (
 	constraints     = schema.GroupVersionResource{Group: openshift, Version: "v1", Resource: "securitycontextconstraints"}
 	policies        = schema.GroupVersionResource{Group: "sriovnetwork.openshift.io", Version: "v1", Resource: "sriovnetworknodepolicies"}
+	nicPolicies     = schema.GroupVersionResource{Group: "mellanox.com", Version: "v1alpha1", Resource: "nicclusterpolicies"}
 	infrastructures = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "infrastructures"}
 	proxies         = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "proxies"}
 )
@@ -54,6 +57,8 @@ type Facts struct {
 	Attachments []attachment.Definition
 	// RDMA is isRdma of the resource's SriovNetworkNodePolicy.
 	RDMA map[string]bool
+	// Shared has the resources of the RDMA shared device plugin, each with the host's interfaces that its selector names, if it names any.
+	Shared map[string][]string
 	// Constraints are those that the pods' service account may use.
 	Constraints []constraint
 	OpenShift   bool
@@ -75,13 +80,15 @@ const (
 	claimsSubject      = "claims"
 	attachmentsSubject = "network attachments"
 	policiesSubject    = "SR-IOV node policies"
+	nicPoliciesSubject = "NIC cluster policies"
 	constraintsSubject = "security context constraints"
 )
 
 // look reads what the user may read; the rest is Unknown. It fails if the API server cannot be reached, or does not know
 // the user.
 func look(ctx context.Context, c *kube.Clients, name, serviceAccount string) (Facts, error) {
-	f := Facts{Name: name, Namespace: c.Namespace, ServiceAccount: serviceAccount, Unknown: map[string]error{}, RDMA: map[string]bool{}}
+	f := Facts{Name: name, Namespace: c.Namespace, ServiceAccount: serviceAccount, Unknown: map[string]error{}, RDMA: map[string]bool{},
+		Shared: map[string][]string{}}
 	groups, err := c.Kube.Discovery().ServerGroups()
 	if err != nil {
 		return f, kube.Problem(fmt.Errorf("asking the API server for its groups: %w", err))
@@ -115,10 +122,42 @@ func look(ctx context.Context, c *kube.Clients, name, serviceAccount string) (Fa
 			}
 		}
 	}
+	if has[nicPolicies.Group] {
+		list, err := c.Objects.Resource(nicPolicies).List(ctx, metav1.ListOptions{})
+		if f.read(nicPoliciesSubject, err) {
+			for i := range list.Items {
+				config, _, _ := unstructured.NestedString(list.Items[i].Object, "spec", "rdmaSharedDevicePlugin", "config")
+				f.readShared(config)
+			}
+		}
+	}
 	if f.OpenShift {
 		f.readConstraints(ctx, c)
 	}
 	return f, nil
+}
+
+// readShared reads the configuration of the RDMA shared device plugin (Mellanox/k8s-rdma-shared-dev-plugin).
+func (f *Facts) readShared(config string) {
+	var plugin struct {
+		ConfigList []struct {
+			ResourceName   string
+			ResourcePrefix string
+			Devices        []string
+			Selectors      struct{ IfNames []string }
+		}
+	}
+	_ = json.Unmarshal([]byte(config), &plugin) // what cannot be read names no resource
+	for _, pool := range plugin.ConfigList {
+		prefix := cmp.Or(pool.ResourcePrefix, strings.TrimSuffix(cluster.SharedPrefix, "/"))
+		f.Shared[prefix+"/"+pool.ResourceName] = append(pool.Devices, pool.Selectors.IfNames...)
+	}
+}
+
+// shared reports whether a resource is one of the RDMA shared device plugin.
+func (f *Facts) shared(resource string) bool {
+	_, known := f.Shared[resource]
+	return known || strings.HasPrefix(resource, cluster.SharedPrefix)
 }
 
 // read reports whether there was no error, and stores an error as Unknown.

@@ -4,6 +4,7 @@ package initcluster
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -18,8 +19,7 @@ import (
 func (w *writer) network(f Facts, nodes []corev1.Node) {
 	w.section("network")
 	w.line(1, "rdma:")
-	rails := w.rails(f, nodes)
-	form := w.rdma(f, nodes, rails)
+	form := w.rdma(f, nodes, w.rails(f, nodes))
 	w.proxy(f)
 	w.security(f, form)
 }
@@ -29,18 +29,24 @@ type form int
 
 const (
 	noRDMA form = iota
-	sriov
+	plugged
 	hostDevices
 )
 
-// rails returns the attachments of the RDMA resources that all nodes have. Comments name resources that are left out.
-func (w *writer) rails(f Facts, nodes []corev1.Node) []attachment.Definition {
-	for _, subject := range []string{attachmentsSubject, policiesSubject} {
+// rails are the RDMA resources that all nodes have, with their attachments.
+type rails struct {
+	attachments []attachment.Definition
+	resources   []string
+	shared      bool
+}
+
+// rails finds the resources with attachments. Comments name resources that are left out.
+func (w *writer) rails(f Facts, nodes []corev1.Node) (found rails) {
+	for _, subject := range []string{attachmentsSubject, policiesSubject, nicPoliciesSubject} {
 		if err := f.Unknown[subject]; err != nil {
 			w.unknown(2, "network.rdma.enabled: you may not read the %s (%s)", subject, firstLine(err))
 		}
 	}
-	var rails []attachment.Definition
 	for _, resource := range devices(f, nodes) {
 		on := 0
 		for _, node := range nodes {
@@ -48,17 +54,41 @@ func (w *writer) rails(f Facts, nodes []corev1.Node) []attachment.Definition {
 				on++
 			}
 		}
-		at := slices.IndexFunc(f.Attachments, func(a attachment.Definition) bool { return a.Resource == resource })
+		attachments := f.attachmentsOf(resource)
 		switch {
 		case on < len(nodes):
 			w.comment(2, "%s is on %d of %d nodes: left out.", resource, on, len(nodes))
-		case at < 0 && f.Unknown[attachmentsSubject] == nil:
+		case len(attachments) == 0 && f.Unknown[attachmentsSubject] == nil:
 			w.comment(2, "%s is on all nodes, but has no attachment in namespace default or %s: left out.", resource, f.Namespace)
-		case at >= 0:
-			rails = append(rails, f.Attachments[at])
+		case f.shared(resource) && len(found.resources) > 0 && !found.shared:
+			w.comment(2, "%s is on all nodes, too: left out, because the others give each pod devices of its own.", resource)
+		case len(attachments) > 0:
+			found.shared = f.shared(resource)
+			found.resources = append(found.resources, resource)
+			for _, a := range attachments { // selectors that name no interface leave open whose they are
+				if !slices.ContainsFunc(found.attachments, func(other attachment.Definition) bool { return other.Name == a.Name }) {
+					found.attachments = append(found.attachments, a)
+				}
+			}
 		}
 	}
-	return rails
+	return found
+}
+
+// attachmentsOf returns the attachments that belong to a resource: one with its annotation, or those of the interfaces of its shared
+// devices.
+func (f *Facts) attachmentsOf(resource string) []attachment.Definition {
+	if !f.shared(resource) {
+		at := slices.IndexFunc(f.Attachments, func(a attachment.Definition) bool { return a.Resource == resource })
+		if at < 0 {
+			return nil
+		}
+		return f.Attachments[at : at+1]
+	}
+	of := f.Shared[resource]
+	return slices.DeleteFunc(slices.Clone(f.Attachments), func(a attachment.Definition) bool {
+		return !a.OnShared() || len(of) > 0 && a.Master != "" && !slices.Contains(of, a.Master)
+	})
 }
 
 // devices returns the nodes' RDMA resources, by their policies, or else by their names.
@@ -72,31 +102,38 @@ func devices(f Facts, nodes []corev1.Node) []string {
 			if !known {
 				rdma = (attached || strings.HasPrefix(resource, "openshift.io/")) && strings.Contains(strings.ToLower(resource), "rdma")
 			}
-			if rdma && !amount.IsZero() {
+			if (rdma || f.shared(resource)) && !amount.IsZero() {
 				names[resource] = true
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	// Devices of a pod's own come first.
+	return slices.SortedFunc(maps.Keys(names), func(a, b string) int {
+		if shared := f.shared(a); shared != f.shared(b) {
+			return map[bool]int{false: -1, true: 1}[shared]
+		}
+		return strings.Compare(a, b)
+	})
 }
 
-func (w *writer) rdma(f Facts, nodes []corev1.Node, rails []attachment.Definition) form {
-	if len(rails) > 0 {
-		w.sriov(f, rails)
-		return sriov
+func (w *writer) rdma(f Facts, nodes []corev1.Node, found rails) form {
+	if len(found.resources) > 0 {
+		w.plugged(f, found)
+		return plugged
 	}
 	signs := cards(nodes)
 	switch {
 	case len(nodes) == 0:
 		w.unknown(2, "network.rdma.enabled: whether the nodes have RDMA devices")
 	case len(signs) == 0:
-		w.guess(2, "network.rdma.enabled: no node has an SR-IOV resource with an attachment, or the label of an RDMA card")
+		w.guess(2, "network.rdma.enabled: no node has an RDMA resource with an attachment, or the label of an RDMA card")
 	case f.may(func(c constraint) bool { return c.privileged }) == "":
-		w.guess(2, "network.rdma.enabled: all nodes have RDMA cards by %s, but no SR-IOV resources, and service account %s may not create "+
-			"privileged pods, which host devices need; see mlenv admin, then set enabled, security.requires_privileged_scc and security.ipc_lock",
+		w.guess(2, "network.rdma.enabled: all nodes have RDMA cards by %s, but no RDMA resources with attachments, and service account %s "+
+			"may not create privileged pods, which host devices need; see mlenv admin, then set enabled, security.requires_privileged_scc and security.ipc_lock",
 			strings.Join(signs, ", "), f.ServiceAccount)
 	default:
-		w.guess(2, "network.rdma.enabled: host devices in privileged pods, because all nodes have RDMA cards by %s and no SR-IOV resources",
+		w.guess(2, "network.rdma.enabled: host devices in privileged pods, because all nodes have RDMA cards by %s and no RDMA "+
+			"resources with attachments",
 			strings.Join(signs, ", "))
 		w.line(2, "enabled: true")
 		w.comment(2, "Devices are detected. If storage uses one, list the others in devices.")
@@ -106,10 +143,16 @@ func (w *writer) rdma(f Facts, nodes []corev1.Node, rails []attachment.Definitio
 	return noRDMA
 }
 
-func (w *writer) sriov(f Facts, rails []attachment.Definition) {
-	if len(f.RDMA) > 0 {
+func (w *writer) plugged(f Facts, found rails) {
+	rails := found.attachments
+	switch {
+	case found.shared:
+		w.guess(2, "network.rdma.enabled: by shared devices, because all nodes have resources of the RDMA shared device plugin, and there are "+
+			"attachments of the host's interfaces")
+		w.comment(2, "A resource gives a pod every card of its selector. 1 of it is enough: its amount on a node counts pods, not cards.")
+	case len(f.RDMA) > 0:
 		w.comment(2, "By SR-IOV: the policies of these resources have isRdma.")
-	} else {
+	default:
 		w.guess(2, "network.rdma.enabled: by SR-IOV, because all nodes have resources with rdma in their names, each with its attachment")
 	}
 	w.line(2, "enabled: true")
@@ -124,16 +167,20 @@ func (w *writer) sriov(f Facts, rails []attachment.Definition) {
 	}
 	w.line(2, "attachments:")
 	for _, r := range rails {
-		w.line(2, "- %s # %s", r.Name, cmp.Or(strings.Join(humanize.Each(r.Ranges, attachment.Range.String), ", "), r.Problem))
+		of := ""
+		if r.OnShared() {
+			of = fmt.Sprintf("%s of %s, ", r.Type, cmp.Or(r.Master, "the default interface"))
+		}
+		w.line(2, "- %s # %s%s", r.Name, of, cmp.Or(strings.Join(humanize.Each(r.Ranges, attachment.Range.String), ", "), r.Problem))
 		for _, other := range f.Attachments {
-			if other.Resource == r.Resource && other.Name != r.Name {
+			if r.Resource != "" && other.Resource == r.Resource && other.Name != r.Name {
 				w.comment(2, "- %s has the same resource", other.Name)
 			}
 		}
 	}
 	w.line(2, "resources:")
-	for _, r := range rails {
-		w.line(3, "%s: 1", r.Resource)
+	for _, resource := range found.resources {
+		w.line(3, "%s: 1", resource)
 	}
 }
 
@@ -187,11 +234,11 @@ func (w *writer) security(f Facts, form form) {
 			", "))
 	}
 	scc := f.may(func(c constraint) bool { return c.ipcLock })
-	own := form == sriov && scc != "" && scc != "privileged"
+	own := form == plugged && scc != "" && scc != "privileged"
 	switch {
 	case own:
 		w.guess(1, "security.scc: the constraint that allows IPC_LOCK and the least else")
-	case form == sriov:
+	case form == plugged:
 		w.guess(1, "security.ipc_lock: pods can lock memory without IPC_LOCK if the nodes' limit is lifted; see mlenv admin for that, or for a "+
 			"constraint with IPC_LOCK%s",
 			map[bool]string{true: "; privileged would allow it too, with everything else"}[scc != ""])

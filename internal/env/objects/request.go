@@ -202,7 +202,7 @@ func (c *checker) rdma(r Request) {
 	switch rdma := file.Network.RDMA; {
 	case !rdma.Enabled:
 		c.mistake("mode", r.Mode, "the cluster file of %s has network.rdma.enabled false", file.Cluster.Name)
-	case !rdma.SRIOV() && !file.Security.RequiresPrivilegedSCC:
+	case !rdma.Plugged() && !file.Security.RequiresPrivilegedSCC:
 		c.mistake("mode", r.Mode, "the cluster file of %s has neither network.rdma.resources and attachments, nor "+
 			"security.requires_privileged_scc, without which pods cannot open the host's devices", file.Cluster.Name)
 	}

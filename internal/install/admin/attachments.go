@@ -80,7 +80,7 @@ func (r Request) warnings(definitions []attachment.Definition) []string {
 	}
 	for _, d := range definitions {
 		switch {
-		case d.Resource == "" && len(r.Cluster.Network.RDMA.Resources) > 0:
+		case d.Resource == "" && !d.OnShared() && len(r.Cluster.Network.RDMA.Resources) > 0:
 			found = append(found, fmt.Sprintf("attachment %s names no resource: its annotation %s is missing",
 				d.Name, attachment.ResourceAnnotation))
 		case d.Resource != "" && r.Cluster.Network.RDMA.Resources[d.Resource] == 0:

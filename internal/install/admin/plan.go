@@ -199,13 +199,10 @@ func (p plan) print(w io.Writer) {
 	comment := func(format string, args ...any) { fmt.Fprintln(w, "# "+oneLine(fmt.Sprintf(format, args...))) }
 	comment("Cluster %s, namespace %s: the one-time set-up for pods of service account %s.",
 		p.Cluster.Cluster.Name, p.Namespace, p.ServiceAccount)
-	switch {
-	case !p.rdma():
+	if p.rdma() {
+		comment("The pods use RDMA by %s.", p.Cluster.Network.RDMA.Form())
+	} else {
 		comment("The cluster file has network.rdma.enabled false: mode tcp needs no constraint, attachment or MachineConfig.")
-	case p.Cluster.Network.RDMA.SRIOV():
-		comment("The pods use RDMA by SR-IOV.")
-	default:
-		comment("The pods use RDMA by host devices.")
 	}
 	comment("Review it, and pipe it into oc apply -f -. The namespace must exist: oc new-project %s", p.Namespace)
 	comment("Then see whether all is in place: mlenv preflight --cluster-file=%s -n %s", p.ClusterFile, p.Namespace)

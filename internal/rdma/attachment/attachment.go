@@ -26,7 +26,9 @@ type Definition struct {
 	Name string
 	// Resource is the device plugin's resource of the device; empty without one.
 	Resource string
-	Ranges   []Range
+	// Type is the CNI plugin, as in sriov, macvlan or ipoib, and Master the host's interface on which it makes one; empty if unknown.
+	Type, Master string
+	Ranges       []Range
 	// Problem is why the ranges are not known, empty if they are.
 	Problem string
 	// PerNode is true if each Kubernetes node gives addresses by itself, so that pods on two of them may get the same one.
@@ -39,8 +41,15 @@ func Read(object *unstructured.Unstructured) Definition {
 	d := Definition{Name: object.GetNamespace() + "/" + object.GetName(), Resource: object.GetAnnotations()[ResourceAnnotation]}
 	var plugin string
 	d.Ranges, plugin, d.Problem = RangesOf(config)
+	d.Type, d.Master = masterOf(config)
 	d.PerNode = plugin == hostLocal
 	return d
+}
+
+// OnShared reports whether the attachment makes an interface on one of the host's, which has no device of its own: so the pods' shared
+// RDMA devices get addresses.
+func (d Definition) OnShared() bool {
+	return d.Resource == "" && slices.Contains([]string{"macvlan", "ipoib", "ipvlan"}, d.Type)
 }
 
 // Overlaps names the pairs of attachments of one pod whose subnets overlap. NCCL, the kernel's routes and this project distinguish rails by

@@ -121,6 +121,23 @@ func RangesOf(config string) (found []Range, plugin, problem string) {
 	return nil, from.Type, fmt.Sprintf("ipam %s does not name its range here", from.Type)
 }
 
+// masterOf returns the first plugin of a CNI configuration that makes an interface, and the host's interface on which it does.
+func masterOf(config string) (plugin, master string) {
+	type link struct {
+		Type   string `json:"type"`
+		Master string `json:"master"`
+	}
+	var conf struct {
+		link
+		Plugins []link `json:"plugins"`
+	}
+	_ = json.Unmarshal([]byte(config), &conf) // RangesOf reports the error
+	if conf.Type == "" && len(conf.Plugins) > 0 {
+		conf.link = conf.Plugins[0]
+	}
+	return conf.Type, conf.Master
+}
+
 // parseRange reads "10.0.103.0/24" and whereabouts' "10.0.103.10-10.0.103.20/24",
 // with the first and last address if they are given.
 func parseRange(text, first, last string) (Range, error) {

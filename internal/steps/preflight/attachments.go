@@ -3,6 +3,7 @@
 package preflight
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -66,7 +67,10 @@ func (p *probe) judgeAttachment(check string, a attachment.Definition) Check {
 			attachment.ResourceAnnotation, a.Resource)
 	}
 	text := "resource " + a.Resource
-	if a.Resource == "" {
+	switch {
+	case a.OnShared():
+		text = fmt.Sprintf("%s of %s", a.Type, cmp.Or(a.Master, "the default interface"))
+	case a.Resource == "":
 		text = "no resource"
 	}
 	if a.Problem != "" {
@@ -129,7 +133,7 @@ func (p *probe) unattached(definitions []attachment.Definition, named int) []Che
 	idle := slices.DeleteFunc(resources, func(name string) bool {
 		return slices.ContainsFunc(definitions, func(a attachment.Definition) bool { return a.Resource == name })
 	})
-	// An attachment without a resource may be of the interface that belongs to a shared device, as macvlan and IPoIB are.
+	// Without a resource an attachment may be of the interface of a shared device.
 	shared := slices.ContainsFunc(definitions, func(a attachment.Definition) bool { return a.Resource == "" })
 	if len(idle) == 0 || shared {
 		return nil

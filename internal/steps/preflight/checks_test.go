@@ -4,6 +4,7 @@ package preflight
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 	"github.com/ml-dev-env/ml-dev-env/test/kueuetest"
 )
 
@@ -184,6 +186,37 @@ func TestChecks(t *testing.T) {
 			[]want{{"pod (rdma)", BlockedRDMA, "restricted-v2 refuses capabilities.add IPC_LOCK of container train: capability may not be added",
 				"oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
 			agent.TCP, "",
+		},
+		{
+			"shared devices", func(t *testing.T) (*world, cluster.File) {
+				w, file := barcelona(t)
+				rdma := &file.Network.RDMA
+				rdma.Attachments, rdma.Resources = nil, cluster.ResourceCounts{"rdma/rdma_shared_device_eth": 1}
+				w.others[attachment.Resource()] = nil
+				for i, nic := range []string{"ens8f0np0", "ens9f0np0"} {
+					w.attach(nic, "", fmt.Sprintf("192.168.%d.0/24", i))
+					object := w.others[attachment.Resource()][i].Object
+					config := object["spec"].(map[string]any)["config"].(string)
+					object["spec"] = map[string]any{"config": strings.Replace(config, `"sriov"`, `"macvlan","master":"`+nic+`"`, 1)}
+					unstructured.RemoveNestedField(object, "metadata", "annotations")
+					rdma.Attachments = append(rdma.Attachments, "default/"+nic+"-network")
+				}
+				w.each(func(n *corev1.Node) {
+					n.Status.Allocatable["rdma/rdma_shared_device_eth"], n.Status.Capacity["rdma/rdma_shared_device_eth"] =
+						resource.MustParse("63"), resource.MustParse("63")
+				})
+				return w, file
+			}, func(*world, *Options) {}, agent.Auto, []want{
+				{"rdma", OK, "by shared devices: 2 attachments, 1 resource", ""},
+				{"attachment default/ens8f0np0-network", OK, "macvlan of ens8f0np0, addresses 192.168.0.0/24", ""},
+				{"node moc-r4pcc02u17-nairr", OK, "rdma/rdma_shared_device_eth 63, 63 free", ""},
+			}, agent.RDMA, "",
+		},
+		{
+			"no shared devices", barcelona, func(_ *world, o *Options) {
+				o.Request.Cluster.Network.RDMA.Resources = cluster.ResourceCounts{"rdma/rdma_shared_device_eth": 1}
+				o.Request.Cluster.Network.RDMA.Attachments = nil
+			}, agent.Auto, []want{{"rails", BlockedRDMA, "0 nodes have the resources", "oc get nicclusterpolicy"}}, agent.TCP, "",
 		},
 		{
 			"the constraint does not exist", barcelona, func(w *world, o *Options) {

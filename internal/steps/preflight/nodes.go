@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -178,8 +179,11 @@ func (p *probe) enough(all []capacity) []Check {
 			"%s; of these %d at this moment", seen, len(p.free))
 	}
 	if railed := keep(usable, func(c capacity) bool { return !slices.ContainsFunc(c.small, rail) }); len(railed) < requested {
-		checks = append(checks, newCheck("rails", BlockedRDMA, "oc get sriovnetworknodestates -n openshift-sriov-network-operator (is the node "+
-			"policy synced?), or correct network.rdma.resources in the cluster file",
+		look := "oc get sriovnetworknodestates -n openshift-sriov-network-operator (is the node policy synced?)"
+		if p.file.Network.RDMA.Form() == cluster.SharedDevices {
+			look = "oc get nicclusterpolicy (is its rdmaSharedDevicePlugin ready, and do its selectors match the cards?)"
+		}
+		checks = append(checks, newCheck("rails", BlockedRDMA, look+", or correct network.rdma.resources in the cluster file",
 			"%d nodes have the resources of network.rdma.resources, want %d", len(railed), requested))
 	}
 	return checks

@@ -294,8 +294,9 @@ func (p *probe) decideRDMA(ctx context.Context) {
 		return
 	}
 	p.rdma = true
-	if rdma.SRIOV() {
-		decide(OK, "", "by SR-IOV: %s, %s", humanize.Count(len(rdma.Attachments), "attachment"), humanize.Count(len(rdma.Resources), "resource"))
+	if rdma.Plugged() {
+		decide(OK, "", "by %s: %s, %s", rdma.Form(), humanize.Count(len(rdma.Attachments), "attachment"),
+			humanize.Count(len(rdma.Resources), "resource"))
 	} else {
 		on := ""
 		if rdma.HostNetwork {

@@ -160,6 +160,7 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 	c := &chaosTraining{trainer: u, program: program.script, random: random, attempt: 1, seed: seed}
 	c.run = u.start(program.script, append(params, args("struck", pace))...)
 	c.continues()
+	c.reach(chaosEvery + 1) // from its first checkpoint on the hook knows where a DeepSpeed program saves
 	var struck, lost [2]int // of those without time to save, and with it
 	c.random.Shuffle(len(blows), func(i, j int) { blows[i], blows[j] = blows[j], blows[i] })
 	for _, b := range blows {

@@ -39,6 +39,8 @@ var reasons = map[string]fail.Reason{
 	"Evicted":                  fail.NodesUnavailable,
 	"NodeShutdown":             fail.NodesUnavailable,
 	"UnexpectedAdmissionError": fail.NodesUnavailable,
+	"TopologyAffinityError":    fail.NodesUnavailable,
+	"SMTAlignmentError":        fail.NodesUnavailable,
 	"Preempted":                fail.GPUsUnavailable,
 
 	// Tekton, about the pod of a TaskRun. Versions later than the types of go.mod have the words in quotes: Tekton 1.15 does.

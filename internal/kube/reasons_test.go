@@ -47,6 +47,8 @@ func TestReasons(t *testing.T) {
 		{"Evicted", fail.NodesUnavailable, "kubelet/eviction/helpers.go"},
 		{"NodeShutdown", fail.NodesUnavailable, "kubelet/nodeshutdown/nodeshutdown_manager.go"},
 		{"UnexpectedAdmissionError", fail.NodesUnavailable, "kubelet/cm/admission/errors.go"},
+		{"TopologyAffinityError", fail.NodesUnavailable, "kubelet/cm/topologymanager/topology_manager.go"},
+		{"SMTAlignmentError", fail.NodesUnavailable, "kubelet/cm/cpumanager/policy_static.go"},
 		{"Preempted", fail.GPUsUnavailable, "scheduler/framework/preemption"},
 
 		{"ExceededNodeResources", fail.NodesUnavailable, podStatus},

@@ -129,7 +129,8 @@ func (w *writer) rdma(f Facts, nodes []corev1.Node, found rails) form {
 		w.guess(2, "network.rdma.enabled: no node has an RDMA resource with an attachment, or the label of an RDMA card")
 	case f.may(func(c constraint) bool { return c.privileged }) == "":
 		w.guess(2, "network.rdma.enabled: all nodes have RDMA cards by %s, but no RDMA resources with attachments, and service account %s "+
-			"may not create privileged pods, which host devices need; see mlenv admin, then set enabled, security.requires_privileged_scc and security.ipc_lock",
+			"may not create privileged pods, which host devices need; see mlenv admin, then set enabled, security.requires_privileged_scc and "+
+			"security.ipc_lock",
 			strings.Join(signs, ", "), f.ServiceAccount)
 	default:
 		w.guess(2, "network.rdma.enabled: host devices in privileged pods, because all nodes have RDMA cards by %s and no RDMA "+

@@ -26,7 +26,7 @@ the installed cluster file, or the attachments to copy. The MachineConfigs, whic
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv admin clusters/barcelona.yaml
   mlenv admin clusters/barcelona.yaml | oc apply -f -
-  mlenv admin clusters/barcelona.yaml -n my-team --pod-account=h-kim-sa --scc=nccl-scc --attachments=copy | oc apply -f -
+  mlenv admin clusters/h-kim.yaml -n my-team --attachments=copy | oc apply -f -
   mlenv admin clusters/cairo.yaml --reboot-pool=worker | oc apply -f -`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.Request.Reboot = cmd.Flags().Changed("reboot-pool"); !o.Request.Reboot {

@@ -30,12 +30,16 @@ func (r Request) foreign() []string {
 	return found
 }
 
-// attachments reads the attachments of the cluster file, in its order. Errors: InvalidInput with all that are missing.
+// originals are the attachments to copy, as namespace/name. The names alone, which mean the environment's namespace, are of namespace
+// default there.
+func (r Request) originals() []string { return r.Cluster.Network.RDMA.AttachmentsIn(globalNamespace) }
+
+// attachments reads the originals of the cluster file's attachments, in its order. Errors: InvalidInput with all that are missing.
 func (r Request) attachments(ctx context.Context, client dynamic.Interface) (
 	objects []*unstructured.Unstructured, definitions []attachment.Definition, err error,
 ) {
 	var missing []string
-	for _, full := range r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace) {
+	for _, full := range r.originals() {
 		namespace, name, _ := strings.Cut(full, "/")
 		object, err := client.Resource(attachment.Resource()).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {

@@ -5,6 +5,7 @@ package admin
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -132,10 +133,15 @@ func (r Request) attachmentsItem(copies []*unstructured.Unstructured, warnings [
 		}
 		i.what, i.manifests = "copies of the network attachments in namespace "+r.Namespace, strings.TrimPrefix(text.String(), separator)
 		i.cost = "nothing updates the copies"
-		i.notes = append(i.notes, "List them in network.rdma.attachments of the cluster file: "+strings.Join(r.copied(), ", "))
+		if copied := r.copied(); !slices.Equal(copied, r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace)) {
+			i.notes = append(i.notes, "List them in network.rdma.attachments of the cluster file: "+strings.Join(copied, ", "))
+		}
 	case len(foreign) > 0:
 		i.notes = append(i.notes, fmt.Sprintf("Pods of %s cannot use %s, unless that namespace is global for Multus.",
 			r.Namespace, strings.Join(foreign, ", ")), "--attachments=copy copies them.")
+	case !slices.Equal(r.originals(), r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace)):
+		i.notes = append(i.notes, fmt.Sprintf("They must exist in namespace %s: --attachments=copy copies those of namespace %s.",
+			r.Namespace, globalNamespace))
 	default:
 		i.notes = append(i.notes, fmt.Sprintf("Nothing to do: namespace %s is global for Multus on OpenShift.", globalNamespace),
 			"On other clusters --attachments=copy copies them.")

@@ -59,6 +59,13 @@ func hKim(t *testing.T) Request {
 	return r
 }
 
+// hKimFile returns the request of the shipped file, whose attachments are in the namespace of the environment.
+func hKimFile(t *testing.T) Request {
+	r := requestOf(fileOf(t, "h-kim"))
+	r.Namespace = "team"
+	return r
+}
+
 // own returns a request for Barcelona in which the pods request IPC_LOCK and the cluster file names no constraint.
 func own(t *testing.T) Request {
 	r := requestOf(fileOf(t, "barcelona", "ipc_lock: false", "ipc_lock: true"))
@@ -124,6 +131,7 @@ func TestPrint(t *testing.T) {
 		"h-kim": {hKim(t), []string{"ServiceAccount h-kim-sa", "Role mlenv:scc:nccl-scc", "RoleBinding mlenv:scc:nccl-scc:h-kim-sa",
 			"NetworkAttachmentDefinition eno5np0-network", "NetworkAttachmentDefinition eno6np0-network",
 			"NetworkAttachmentDefinition eno7np0-network", "NetworkAttachmentDefinition eno8np0-network"}},
+		"h-kim-file": {hKimFile(t), []string{"ServiceAccount h-kim-sa", "Role mlenv:scc:nccl-scc", "RoleBinding mlenv:scc:nccl-scc:h-kim-sa"}},
 		// Nodes reboot only if --reboot-pool asks for it: users pipe the output into oc apply.
 		"own-scc": {own(t), []string{account, scc, role, binding}},
 		"reboot": {rebooting, []string{account, scc, role, binding, "MachineConfig 99-worker-crio-memlock",
@@ -201,6 +209,35 @@ func TestCopies(t *testing.T) {
 	_, err = withCopies(t.Context(), client, r)
 	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "not found: default/eno7np0-network") {
 		t.Errorf("got %v, want InvalidInput with the missing attachment", err)
+	}
+}
+
+// Attachments of the environment's own namespace are copied from namespace default.
+func TestCopiesOfNames(t *testing.T) {
+	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+	for _, object := range nics(103, 104, 105, 106) {
+		if err := client.Tracker().Create(attachment.Resource(), object, object.GetNamespace()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := hKimFile(t)
+	r.CopyAttachments = true
+	if err := r.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := withCopies(t.Context(), client, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	p.print(&out)
+	got := strings.Count(out.String(), "kind: NetworkAttachmentDefinition\nmetadata:\n")
+	if got != 4 || strings.Contains(out.String(), "List them") {
+		t.Errorf("%d copies, want 4 that the cluster file names already:\n%s", got, out.String())
+	}
+	r.Namespace = "default"
+	if err := r.Validate(); err == nil || !strings.Contains(err.Error(), "is in namespace default already") {
+		t.Errorf("in namespace default: %v", err)
 	}
 }
 

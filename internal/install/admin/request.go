@@ -132,7 +132,7 @@ func (r Request) validateAttachments(mistake func(what, value, format string, ar
 	if !r.CopyAttachments {
 		return
 	}
-	attachments := r.Cluster.Network.RDMA.AttachmentsIn(r.Namespace)
+	attachments := r.originals()
 	if len(attachments) == 0 {
 		mistake("--attachments", "copy", "the cluster file of %s has no network.rdma.attachments", r.Cluster.Cluster.Name)
 	}

@@ -47,16 +47,21 @@ func (p *probe) attachment(ctx context.Context, name string) (*attachment.Defini
 	object, err := p.Clients.Objects.Resource(attachment.Resource()).Namespace(namespace).Get(ctx, short, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil,
-			newCheck(check, BlockedRDMA, fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the "+
-				"cluster file; %s prints what each must have", namespace, p.admin()),
-				"it does not exist")
+		next := fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the cluster file; %s prints "+
+			"what each must have", namespace, p.admin())
+		if namespace == p.Request.Namespace {
+			next = p.copies() + " prints copies of those in namespace default; or correct network.rdma.attachments in the cluster file"
+		}
+		return nil, newCheck(check, BlockedRDMA, next, "it does not exist")
 	case err != nil:
 		return nil, unread(check, "it", err)
 	}
 	a := attachment.Read(object)
 	return &a, p.judgeAttachment(check, a)
 }
+
+// copies returns the command that prints the attachments for the environment's namespace.
+func (p *probe) copies() string { return p.admin("--attachments=copy") }
 
 func (p *probe) judgeAttachment(check string, a attachment.Definition) Check {
 	resources := p.file.Network.RDMA.Resources
@@ -124,7 +129,7 @@ func (p *probe) unattached(definitions []attachment.Definition, named int) []Che
 	case named == 0 && len(resources) > 0:
 		return []Check{newCheck(check, Warning,
 			fmt.Sprintf("name the attachments of these resources in network.rdma.attachments of the cluster file "+
-				"(oc get network-attachment-definitions -A); %s prints copies for the namespace", p.admin("--attachments=copy")),
+				"(oc get network-attachment-definitions -A); %s prints copies for the namespace", p.copies()),
 			"network.rdma.resources gives pods devices, but without network.rdma.attachments they have no net1 and so on, and Ethernet devices "+
 				"have no address. If NCCL_SOCKET_IFNAME names net1, NCCL prints Bootstrap : no socket interface found")}
 	case len(definitions) < named:

@@ -213,6 +213,12 @@ func TestChecks(t *testing.T) {
 			}, agent.RDMA, "",
 		},
 		{
+			"attachments of the environment's own namespace that nobody has copied", barcelona, func(_ *world, o *Options) {
+				o.Request.Cluster.Network.RDMA.Attachments = []string{"eno5np0-network"}
+			}, agent.Auto, []want{{"attachment nccl-test/eno5np0-network", BlockedRDMA, "it does not exist",
+				"mlenv admin clusters/barcelona.yaml -n nccl-test --attachments=copy prints copies"}}, agent.TCP, "",
+		},
+		{
 			"no shared devices", barcelona, func(_ *world, o *Options) {
 				o.Request.Cluster.Network.RDMA.Resources = cluster.ResourceCounts{"rdma/rdma_shared_device_eth": 1}
 				o.Request.Cluster.Network.RDMA.Attachments = nil

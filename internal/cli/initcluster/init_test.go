@@ -383,6 +383,36 @@ func TestAgreesWithShippedFiles(t *testing.T) {
 	}
 }
 
+// Whole cards that NVIDIA's network operator gives pods have no rdma in their resource's name.
+func TestHostDeviceNetwork(t *testing.T) {
+	w := cairo()
+	w.uses = append(w.uses, "mlenv-rdma")
+	w.constraint("mlenv-rdma", false, "IPC_LOCK")
+	for _, object := range w.objects {
+		if n, ok := object.(*corev1.Node); ok {
+			n.Status.Allocatable["nvidia.com/hostdev"] = resource.MustParse("2")
+		}
+	}
+	w.add(attachment.Resource(), "NetworkAttachmentDefinition", "default", "hostdev-net", map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{attachment.ResourceAnnotation: "nvidia.com/hostdev"}},
+		"spec":     map[string]any{"config": `{"type":"host-device","ipam":{"type":"nv-ipam","poolName":"hostdev-pool"}}`},
+	})
+	w.add(nicPolicies, "NicClusterPolicy", "", "nic-cluster-policy", map[string]any{"spec": map[string]any{"sriovDevicePlugin": map[string]any{
+		"config": `{"resourceList":[{"resourcePrefix":"nvidia.com","resourceName":"hostdev","selectors":{"vendors":["15b3"],"isRdma":true}}]}`}}})
+	facts, err := look(t.Context(), w.clients(t, "nccl-test"), "", "ml-dev-sa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	draft, err := Write(facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	privileged, got := draft.File.Security.RequiresPrivilegedSCC, draft.File.Network.RDMA.Resources
+	if diff := cmp.Diff(cluster.ResourceCounts{"nvidia.com/hostdev": 1}, got); diff != "" || privileged {
+		t.Errorf("privileged %t, resources (-want +got):\n%s\n%s", privileged, diff, draft.Text)
+	}
+}
+
 func TestSaveNeverOverwrites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mine.yaml")
 	draft := Draft{Text: []byte("new")}

@@ -126,8 +126,10 @@ func look(ctx context.Context, c *kube.Clients, name, serviceAccount string) (Fa
 		list, err := c.Objects.Resource(nicPolicies).List(ctx, metav1.ListOptions{})
 		if f.read(nicPoliciesSubject, err) {
 			for i := range list.Items {
-				config, _, _ := unstructured.NestedString(list.Items[i].Object, "spec", "rdmaSharedDevicePlugin", "config")
-				f.readShared(config)
+				shared, _, _ := unstructured.NestedString(list.Items[i].Object, "spec", "rdmaSharedDevicePlugin", "config")
+				f.readShared(shared)
+				own, _, _ := unstructured.NestedString(list.Items[i].Object, "spec", "sriovDevicePlugin", "config")
+				f.readOwn(own)
 			}
 		}
 	}
@@ -151,6 +153,22 @@ func (f *Facts) readShared(config string) {
 	for _, pool := range plugin.ConfigList {
 		prefix := cmp.Or(pool.ResourcePrefix, strings.TrimSuffix(cluster.SharedPrefix, "/"))
 		f.Shared[prefix+"/"+pool.ResourceName] = append(pool.Devices, pool.Selectors.IfNames...)
+	}
+}
+
+// readOwn reads the configuration of the SR-IOV network device plugin, which gives a pod devices of its own
+// (k8snetworkplumbingwg/sriov-network-device-plugin). NVIDIA's operator uses it for whole cards, too, as nvidia.com/hostdev.
+func (f *Facts) readOwn(config string) {
+	var plugin struct {
+		ResourceList []struct {
+			ResourceName   string
+			ResourcePrefix string
+			Selectors      struct{ IsRdma bool }
+		}
+	}
+	_ = json.Unmarshal([]byte(config), &plugin) // what cannot be read names no resource
+	for _, pool := range plugin.ResourceList {
+		f.RDMA[cmp.Or(pool.ResourcePrefix, "intel.com")+"/"+pool.ResourceName] = pool.Selectors.IsRdma
 	}
 }
 

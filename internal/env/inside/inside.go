@@ -57,6 +57,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		if folder, err = os.Getwd(); err == nil {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
+			context.AfterFunc(ctx, stop) // another signal ends this process; the agents stop the ranks anyway
 			err = Train(ctx, config, folder, spec, stdout, stderr)
 		}
 	}
@@ -203,7 +204,7 @@ func follow(ctx context.Context, job jobs.Job, config server.Config, spec agent.
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
-		fmt.Fprintln(stderr, "Stopping the training: its ranks have their time to save.")
+		fmt.Fprintln(stderr, "Stopping the training: its ranks have their time to save. Interrupt again not to wait for them.")
 		job.Stop(running, agent.Stop{Cause: agent.StopCancelled, Reason: fmt.Sprint(interrupted, " ", config.Node)})
 	})()
 	of := slices.Repeat([]context.Context{running}, len(job.Members))

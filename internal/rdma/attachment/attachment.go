@@ -49,7 +49,7 @@ func Read(object *unstructured.Unstructured) Definition {
 // OnShared reports whether the attachment makes an interface on one of the host's, which has no device of its own: so the pods' shared
 // RDMA devices get addresses.
 func (d Definition) OnShared() bool {
-	return d.Resource == "" && slices.Contains([]string{"macvlan", "ipoib", "ipvlan"}, d.Type)
+	return d.Resource == "" && (d.Type == "macvlan" || d.Type == "ipoib")
 }
 
 // Overlaps names the pairs of attachments of one pod whose subnets overlap. NCCL, the kernel's routes and this project distinguish rails by

@@ -22,6 +22,8 @@ import (
 var (
 	messageNoHost = regexp.MustCompile(
 		`Could not resolve host: (\S+)|lookup (\S+?)(?: on \S+)?: (?:no such host|server misbehaving|[^\n]*i/o timeout)`)
+	messageProxy = regexp.MustCompile(
+		`Could not resolve proxy: \S+|CONNECT tunnel failed, response \d+|Received HTTP code \d+ from proxy`)
 	messageNoConnection = regexp.MustCompile(`Failed to connect to .*|[Cc]onnection refused`)
 	messageUntrusted    = regexp.MustCompile(
 		`server (?:certificate )?verification failed[^\n]*|SSL certificate problem: [^\n]*|x509: [^\n"]*|no alternative certificate subject ` +
@@ -35,7 +37,8 @@ var (
 		`dumb http transport|not valid: is this a git repository|invalid server response|expected service|invalid content-type (\S+)`)
 	messageSilent    = regexp.MustCompile(`Operation too slow|i/o timeout|Operation timed out`)
 	messageBrokenOff = regexp.MustCompile(
-		`RPC failed; curl [^\n]*|unexpected disconnect[^\n]*|Connection reset by peer|Empty reply from server|non-properly terminated`)
+		`RPC failed; curl [^\n]*|unexpected disconnect[^\n]*|Connection reset by peer|Empty reply from server|non-properly terminated|` +
+			`SSL_ERROR_SYSCALL|SSL_(?:read|connect): [^\n]*unexpected eof`)
 	messageNoMemory     = regexp.MustCompile(`[Oo]ut of memory|[Cc]annot allocate memory|failed to map`)
 	messageKilled       = regexp.MustCompile(`died of signal \d+|CPU time limit exceeded|invalid index-pack output`)
 	messageDiskFull     = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
@@ -100,6 +103,8 @@ func (r *repository) explain(ctx context.Context, err error) error {
 	case is(messageUnsafe):
 		return fail.Advise(fail.Becausef(fail.UnsafeTree, "checking the objects of %s: want names that stay inside the tree: %s", a, found),
 			adviseUnsafe)
+	case is(messageProxy):
+		return fail.Advise(seen("the proxy does not let it through: %s", found), "see network.proxy in the cluster file, and its no_proxy")
 	case is(messageNoHost):
 		return noHost(seen, a.host)
 	case is(messageUntrusted):

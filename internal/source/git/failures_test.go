@@ -363,3 +363,19 @@ func TestUntrustedCertificateOfAnyCurl(t *testing.T) {
 		}
 	}
 }
+
+// A proxy that lets nothing through is no fault of the repository's server.
+func TestProxyThatRefuses(t *testing.T) {
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	t.Cleanup(proxy.Close)
+	for _, address := range []string{proxy.URL, "http://proxy.invalid:3128"} {
+		t.Setenv("https_proxy", address)
+		source := Source{URL: "https://git.example.com/repo", limits: lookLimits}
+		source.limits.pause = 0
+		_, err := Look(t.Context(), slog.New(slog.DiscardHandler), t.TempDir(), source)
+		if fail.ReasonOf(err) != fail.RepositoryUnavailable || !strings.Contains(err.Error(), "the proxy") ||
+			!strings.Contains(fail.NextOf(err), "network.proxy") {
+			t.Errorf("%s: got %v; next: %s", address, err, fail.NextOf(err))
+		}
+	}
+}

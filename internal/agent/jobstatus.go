@@ -59,6 +59,8 @@ type JobStatus struct {
 	Alone bool `json:"alone,omitempty"`
 	// Outside is what was written outside of the working directory, once the job has ended.
 	Outside []Outside `json:"outside,omitempty"`
+	// Full is true if the workspace had no room left when the job ended.
+	Full bool `json:"full,omitempty"`
 	// Quiet is how long neither a log of the node's ranks nor the metrics have grown. Only the answer to GET /v1/jobs/ID of a
 	// running job has it, and a stopped job: then it is the time until the request to stop.
 	Quiet time.Duration `json:"quiet,omitempty"`

@@ -66,8 +66,8 @@ printf '\nTraceback (most recent call last):\n  File "train.py", line 7, in <mod
 		`device\n'; exit 1`)
 	status := n.run("job", command("fill.sh"))
 	if len(status.Ranks) != 1 || status.Ranks[0].Exit.Code != 1 || status.Ranks[0].Python == nil ||
-		status.Ranks[0].Python.Message != "[Errno 28] No space left on device" {
-		t.Errorf("ended with %+v, want exit code 1 and the error of its disk", status.Ranks)
+		status.Ranks[0].Python.Message != "[Errno 28] No space left on device" || !status.Full {
+		t.Errorf("ended with %+v, want exit code 1 and the error of its disk, and a full workspace", status.Ranks)
 	}
 	if recorded, err := record.Dir(filepath.Join(records, "job")).ReadRank(0); err != nil || recorded.Exit.Code != 1 ||
 		recorded.Python == nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
@@ -235,12 +236,15 @@ func (j *job) wait(supervisor *exec.Cmd, result *os.File) {
 	}
 	j.updateNCCL()
 	j.processes.close()
+	const room = 1 << 20 // bytes
+	space := facts.Space(string(j.dir))
+	var found []agent.Outside
 	if work := j.status.Work; work != "" {
-		found := outside(work, j.local, j.status.Started)
-		j.mu.Lock()
-		j.status.Outside = found
-		j.mu.Unlock()
+		found = outside(work, j.local, j.status.Started)
 	}
+	j.mu.Lock()
+	j.status.Outside, j.status.Full = found, space.Problem == "" && space.Free < room
+	j.mu.Unlock()
 	j.finish(exit)
 }
 

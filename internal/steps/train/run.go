@@ -159,7 +159,7 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	if ctx.Err() != nil {
 		return result, t.interrupted(ctx)
 	}
-	t.warnOutside(result.Statuses)
+	t.warnOfFiles(result.Statuses)
 	if err == nil {
 		ranks, first := len(set)*t.Spec.RanksOfNode(), result.Statuses[0]
 		files := ""
@@ -173,9 +173,14 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	return result, err
 }
 
-// warnOutside names what the script has written where no run keeps it.
-func (t *Training) warnOutside(statuses []agent.JobStatus) {
+// warnOfFiles names what the script has written where no run keeps it, or where it may not be whole: torch reports no error for a small
+// file that does not fit.
+func (t *Training) warnOfFiles(statuses []agent.JobStatus) {
 	for _, status := range statuses {
+		if status.Full {
+			t.Log.Warn(fmt.Sprintf("The workspace of node %d is full. A file of a checkpoint that torch wrote meanwhile may be empty, although "+
+				"there was no error: free space, and see the sizes of the newest checkpoint.", status.Node))
+		}
 		for _, found := range status.Outside {
 			t.Log.Warn(fmt.Sprintf("Node %d has %s in %s of %s, the newest %s. They do not belong to the run: mlenv fetch does not copy them, and "+
 				"what is not below %s ends with its pod. Write to a relative path.", status.Node, humanize.Bytes(int64(found.Bytes)),

@@ -23,12 +23,19 @@ class Prints(TrainerCallback):
         chaos.stepped(state.global_step)
 
 
+class InOrder(Trainer):
+    """Does not shuffle: when it continues within an epoch, the order of what is left differs from that of an undisturbed training."""
+
+    def _get_train_sampler(self, *_):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
 # Without a GPU accelerate calls the device of a rank cpu:0, which torch cannot load to.
 torch.serialization.register_package(5, lambda storage: None, lambda storage, location: storage if location.startswith("cpu:") else None)
 
 rows = [{"x": torch.randn(8, generator=torch.Generator().manual_seed(i))} for i in range(4096)]
 arguments = TrainingArguments(output_dir="out", max_steps=chaos.STEPS, save_steps=chaos.EVERY, logging_steps=10, report_to=[], disable_tqdm=True,
                               use_cpu=True, ddp_backend="gloo", learning_rate=1e-2, remove_unused_columns=False)
-trainer = Trainer(Model(), arguments, train_dataset=rows, callbacks=[Prints()])
+trainer = InOrder(Model(), arguments, train_dataset=rows, callbacks=[Prints()])
 trainer.train()
 chaos.ended(trainer.model)

@@ -211,7 +211,6 @@ func Summarize(ctx context.Context, log *slog.Logger, m receipt.Journal, set nod
 func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients nodes.Set, claims []string) error {
 	var problems []error
 	var statuses []agent.JobStatus
-	var firstStep *float64
 	environments := map[int]map[string]string{}
 	for i, a := range parallel.Map(clients, func(client *agent.Client) answer { return ask(ctx, client, t.options.Run.UID) }) {
 		problems = append(problems, a.problems...)
@@ -227,7 +226,6 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 		}
 		r.Fabric = cmp.Or(r.Fabric, a.fabric)
 		r.Curve = cmp.Or(r.Curve, a.curve)
-		firstStep = cmp.Or(firstStep, a.first)
 	}
 	statuses = newestOf(statuses)
 	final := t.journal.Verdict(receipt.Seen{}).Final
@@ -243,7 +241,7 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 		r.Warning = cmp.Or(cause.Hidden(statuses), cause.Alone(statuses),
 			cause.Unproven(statuses, agent.WantedTransport(r.Mode, len(r.Nodes))))
 	}
-	addAttempts(r, statuses, firstStep)
+	addAttempts(r, statuses)
 	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
 		s.Processes = nil
 		r.Network = &s
@@ -281,7 +279,7 @@ func newestOf(statuses []agent.JobStatus) []agent.JobStatus {
 }
 
 // addAttempts lists the attempts of a training that was restarted. The last one ended as the run did.
-func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus, firstStep *float64) {
+func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus) {
 	if len(statuses) == 0 || statuses[0].Spec.Attempt() == 1 {
 		return
 	}
@@ -290,8 +288,9 @@ func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus, firstStep *floa
 	if r.Cause != nil {
 		last.Rank, last.Node = &r.Cause.Rank, &r.Cause.Node
 	}
-	if r.Curve != nil && len(r.Curve.Points) > 0 {
-		last.First, last.Last = firstStep, &r.Curve.Points[len(r.Curve.Points)-1].Step
+	// Node 0 has the metrics; if it could not start the last attempt, they are those of the one before.
+	if r.Curve != nil && len(r.Curve.Points) > 0 && statuses[0].Node == 0 {
+		last.First, last.Last = &r.Curve.First, &r.Curve.Points[len(r.Curve.Points)-1].Step
 	}
 	r.Attempts = append(slices.Clip(statuses[0].Spec.Attempts), last)
 }
@@ -303,8 +302,6 @@ type answer struct {
 	status  *agent.JobStatus
 	fabric  *fabric.Report
 	curve   *metrics.Curve
-	// first is the first step in the metrics.
-	first    *float64
 	problems []error
 }
 
@@ -398,13 +395,7 @@ func (a *answer) askMetrics(ctx context.Context, client *agent.Client, id string
 	}
 	defer log.Close()
 	history := &metrics.History{}
-	each := func(line map[string]any) {
-		history.Add(line)
-		if step, ok := metrics.Number(line, "step"); ok && a.first == nil {
-			a.first = &step
-		}
-	}
-	_, err = io.Copy(metrics.Lines(each), log)
+	_, err = io.Copy(metrics.Lines(history.Add), log)
 	a.curve = history.Curve().Later(client.Behind()) // what was read is better than nothing
 	if err != nil {
 		return fmt.Errorf("reading the metrics of the training: %w", err)

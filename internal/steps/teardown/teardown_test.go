@@ -38,6 +38,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
@@ -558,16 +559,21 @@ func TestAttempts(t *testing.T) {
 		{Node: 0, Started: at(7), Ended: at(9), Spec: agent.JobSpec{Attempts: earlier, Checkpoint: new("step-20")}},
 		{Node: 1, Started: at(1), Ended: at(5)},
 	})
-	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &cause.Culprit{}}
-	addAttempts(&r, statuses, nil)
+	curve := &metrics.Curve{First: 21, Points: []metrics.Point{{Step: 30}}}
+	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &cause.Culprit{}, Curve: curve}
+	addAttempts(&r, statuses)
 	want := append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed",
-		Message: "rank 0 on node 0", Node: new(0), Rank: new(0), Checkpoint: "step-20"})
+		Message: "rank 0 on node 0", Node: new(0), Rank: new(0), Checkpoint: "step-20", First: new(21.0), Last: new(30.0)})
 	if diff := cmp.Diff(want, r.Attempts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	r = receipt.Receipt{}
-	if addAttempts(&r, []agent.JobStatus{{}}, nil); r.Attempts != nil {
+	if addAttempts(&r, []agent.JobStatus{{}}); r.Attempts != nil {
 		t.Errorf("one attempt alone is listed: %+v", r.Attempts)
+	}
+	r.Curve = curve
+	if addAttempts(&r, []agent.JobStatus{{Node: 1, Spec: agent.JobSpec{Attempts: earlier}}}); r.Attempts[1].First != nil {
+		t.Errorf("attempt %+v has the steps of the one before, whose metrics node 0 has", r.Attempts[1])
 	}
 }
 

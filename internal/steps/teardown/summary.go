@@ -297,11 +297,11 @@ func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus) {
 
 // answer is what one node reported, nil for what it did not.
 type answer struct {
-	facts   *agent.Facts
-	devices rdma.Facts
-	status  *agent.JobStatus
-	fabric  *fabric.Report
-	curve   *metrics.Curve
+	facts    *agent.Facts
+	devices  rdma.Facts
+	status   *agent.JobStatus
+	fabric   *fabric.Report
+	curve    *metrics.Curve
 	problems []error
 }
 

@@ -69,7 +69,7 @@ type History struct {
 	each  int
 	last  map[string]float64
 	ranks []rankSum
-	// counted is true if the steps were not counted by the training itself, but below it.
+	// counted is true if the steps were counted by the optimizer.
 	counted bool
 }
 
@@ -92,6 +92,9 @@ type rankSum struct {
 	count        int
 	sum, longest float64
 }
+
+// Optimizer is the source of steps that begin at 1 in every attempt.
+const Optimizer = "torch.optim"
 
 // CountsItself reports whether a line has a step that the training itself has counted, as one that resumes knows. Before its first such
 // line there may be one with the count of its optimizer.
@@ -118,7 +121,7 @@ func (h *History) Add(line map[string]any) {
 		return
 	}
 	h.curve.Lines++
-	h.counted = !CountsItself(line)
+	h.counted = line["source"] == Optimizer
 	b := bucket{lines: 1, step: step, firstStep: step, tokens: h.last["tokens"], samples: h.last["samples"], highest: math.Inf(-1)}
 	b.at, _ = Time(line)
 	b.firstAt = b.at

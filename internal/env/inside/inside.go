@@ -55,9 +55,12 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		var folder string
 		if folder, err = os.Getwd(); err == nil {
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			ends := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE} // tee ends at Ctrl-C, too
+			if !signal.Ignored(syscall.SIGHUP) {                                // else nohup keeps the training
+				ends = append(ends, syscall.SIGHUP)
+			}
+			ctx, stop := signal.NotifyContext(context.Background(), ends...)
 			defer stop()
-			context.AfterFunc(ctx, stop) // another signal ends this process; the agents stop the ranks anyway
 			err = Train(ctx, config, folder, spec, stdout, stderr)
 		}
 	}
@@ -204,8 +207,9 @@ func follow(ctx context.Context, job jobs.Job, config server.Config, spec agent.
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
-		fmt.Fprintln(stderr, "Stopping the training: its ranks have their time to save. Interrupt again not to wait for them.")
 		job.Stop(running, agent.Stop{Cause: agent.StopCancelled, Reason: fmt.Sprint(interrupted, " ", config.Node)})
+		signal.Reset(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP) // another signal ends this process
+		fmt.Fprintln(stderr, "Stopping the training: its ranks have their time to save. Interrupt again not to wait for them.")
 	})()
 	of := slices.Repeat([]context.Context{running}, len(job.Members))
 	var logs sync.WaitGroup
@@ -266,11 +270,11 @@ func verdict(ctx context.Context, config server.Config, spec agent.JobSpec, stat
 		return fail.Becausef(fail.Cancelled, "training: it was interrupted")
 	case stopped >= 0:
 		return fail.Becausef(fail.Cancelled, "training: node %d was stopped: %s", statuses[stopped].Node, statuses[stopped].StopReason)
+	case lost != nil && !(failing && found.Known): // a rank may only have lost its peers
+		return lost
 	case failing:
 		of := cause.Job{Environment: config.Name, Namespace: namespace, Record: statuses[0].Record}
 		return found.Err(of)
-	case lost != nil:
-		return lost
 	case slices.ContainsFunc(statuses, failed):
 		return fail.Becausef(fail.RankFailed, "training: it failed, and no rank shows why; the logs are in %s", statuses[0].Record)
 	}

@@ -351,7 +351,7 @@ func (c *course) conclude() {
 // unanswered returns the error of a node that does not answer, if a rank lost its peers and no rank shows an error of its own; else err.
 func (c *course) unanswered(err error) error {
 	var lost cause.Error
-	if !errors.As(err, &lost) || lost.Known || lost.Left != nil {
+	if !errors.As(err, &lost) || lost.Known || lost.Left != nil || lost.Waiting != nil || lost.Behind != "" || lost.Stalled != "" {
 		return err
 	}
 	for node, status := range c.statuses {

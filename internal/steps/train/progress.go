@@ -48,7 +48,7 @@ type point struct {
 func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.last.Values()["source"] != nil && metrics.CountsItself(value) {
+	if p.last.Values()["source"] == metrics.Optimizer && metrics.CountsItself(value) {
 		p.first, p.latest, p.printed, p.longest = point{}, point{}, point{}, 0
 	}
 	if dropped := p.last.Add(value); dropped != "" {

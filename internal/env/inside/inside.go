@@ -270,7 +270,7 @@ func verdict(ctx context.Context, config server.Config, spec agent.JobSpec, stat
 		return fail.Becausef(fail.Cancelled, "training: it was interrupted")
 	case stopped >= 0:
 		return fail.Becausef(fail.Cancelled, "training: node %d was stopped: %s", statuses[stopped].Node, statuses[stopped].StopReason)
-	case lost != nil && !(failing && found.Known): // a rank may only have lost its peers
+	case lost != nil && (!failing || !found.Known): // a rank may only have lost its peers
 		return lost
 	case failing:
 		of := cause.Job{Environment: config.Name, Namespace: namespace, Record: statuses[0].Record}

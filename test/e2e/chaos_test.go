@@ -176,14 +176,14 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 		at := c.reach(1 + c.random.IntN(between))
 		time.Sleep(time.Duration(c.random.Int64N(int64(pace)))) // anywhere in a step
 		c.Logf("seed %d: step %d, attempt %d of %s: %s", seed, at, c.attempt, c.run, b.name)
-		before, run := c.attempt, c.run
+		run := c.run
 		b.strike(c)
-		if run == c.run && b.reason != "" {
-			c.reasons = append(c.reasons, string(b.reason))
-			c.attempt = before + 1
-		}
 		if b.reason == "" {
 			continue
+		}
+		if run == c.run {
+			c.reasons = append(c.reasons, string(b.reason))
+			c.attempt++
 		}
 		first := c.continues()
 		repeats, saves := max(0, at-first), 0

@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -55,12 +56,10 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		var folder string
 		if folder, err = os.Getwd(); err == nil {
-			ends := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE} // tee ends at Ctrl-C, too
-			if !signal.Ignored(syscall.SIGHUP) {                                // else nohup keeps the training
-				ends = append(ends, syscall.SIGHUP)
-			}
-			ctx, stop := signal.NotifyContext(context.Background(), ends...)
+			ctx, stop := command.UntilHangup(context.Background())
 			defer stop()
+			ctx, stopSignals := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+			defer stopSignals()
 			err = Train(ctx, config, folder, spec, stdout, stderr)
 		}
 	}

@@ -119,6 +119,21 @@ func TestRunsWithoutAReceipt(t *testing.T) {
 	}
 }
 
+// A run is cancelled although its tasks and its receipt cannot be read.
+func TestCancelNeedsOnlyTheRun(t *testing.T) {
+	clients := noted(t, pipelineRun(func(*v1.PipelineRun) {}))
+	var broken clienttesting.ReactionFunc = func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewInternalError(errors.New("etcd is away"))
+	}
+	clients.Tekton.(*tektonfake.Clientset).PrependReactor("*", "taskruns", broken)
+	for _, of := range []string{"its tasks", "its receipt, too,"} {
+		if r, err := toCancel(t.Context(), clients, []string{"train-1"}); err != nil || r.run == nil || r.state() != running {
+			t.Errorf("%s cannot be read: got %v, %v; want the run", of, r.run, err)
+		}
+		clients.Kube.(*kubefake.Clientset).PrependReactor("*", "configmaps", broken)
+	}
+}
+
 // A colleague who may get and list ConfigMaps, and nothing else, sees how far a run is, and how it ended.
 func TestConfigMapsAloneSuffice(t *testing.T) {
 	clients := noted(t, pipelineRun(func(*v1.PipelineRun) {}))

@@ -73,7 +73,10 @@ type Request struct {
 	Say func(line string)
 }
 
-const createTime = 30 * time.Second // bounds the search for a run whose creation got no answer
+const (
+	createTime = 30 * time.Second // bounds the search for a run whose creation got no answer
+	deleteTime = 2 * time.Minute  // bounds the wait for a run that was deleted and the pods of its steps, while the API server gives no answer, too
+)
 
 // NewName returns a new name for a run. A caller that names the run can cancel it even if the answer of Start is lost.
 func NewName() string {
@@ -141,8 +144,10 @@ func (r Request) beginReceipt(ctx context.Context, clients *kube.Clients, made *
 }
 
 // Delete deletes a run, and returns when it is gone with its TaskRuns: a run of the same name would take those that are left for its own.
-// Errors: PermissionDenied.
+// Errors: PermissionDenied, or it was not gone within deleteTime.
 func Delete(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) error {
+	ctx, done := context.WithTimeoutCause(ctx, deleteTime, fmt.Errorf("it was not seen to be gone within %s", deleteTime))
+	defer done()
 	title := "pipelinerun " + of.Namespace + "/" + of.Name
 	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
 	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID)),

@@ -25,7 +25,7 @@ const own, untested = "its own scratch", "UNTESTED: "
 // them, or names each one; those that remove whatever they find in a folder, or call such a function, do have one.
 var deletions = []deletion{
 	{"cli/claims/command.go:confirmAndDelete", "named claims, with their files", "no pod mounts it, no Lease's environment uses it, " +
-		"no unfinished run will mount it; again after the user's answer; the UID", "cli/claims.TestDelete"},
+		"no unfinished run will mount it, by receipts and by PipelineRuns; again after the user's answer; the UID", "cli/claims.TestDelete"},
 	{"pipeline/receipt/store.go:remove", "receipts", "Prune: its run has ended, and Keep newer ones of its environment and schedule stay; " +
 		"Delete: it is still of the same run (untested); the UID",
 		"pipeline/receipt.TestPrune pipeline/receipt.TestPruneKeepsRunsInProgress"},

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -189,6 +191,25 @@ func Installed(ctx context.Context, clients *kube.Clients) (*v1.Pipeline, error)
 		return nil, kube.Problem(fmt.Errorf("getting pipeline %s/%s: %w", namespace, Pipeline, err))
 	}
 	return pipeline, nil
+}
+
+// EnvironmentOf returns the name of a run's environment.
+func EnvironmentOf(of *v1.PipelineRun) string { return cmp.Or(ValueOf(of, "name"), objects.DefaultName) }
+
+// Unfinished returns the runs that have not ended and are not being deleted, however they were started. Tekton labels a run only when it
+// has seen it. Errors: PermissionDenied.
+func Unfinished(ctx context.Context, clients *kube.Clients) ([]v1.PipelineRun, error) {
+	list, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) { // Tekton is not installed any more
+		return nil, nil
+	}
+	if err != nil {
+		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", clients.Namespace, err))
+	}
+	return slices.DeleteFunc(list.Items, func(r v1.PipelineRun) bool {
+		labelled, ref := r.Labels["tekton.dev/pipeline"] == Pipeline, r.Spec.PipelineRef
+		return r.IsDone() || r.DeletionTimestamp != nil || !labelled && (ref == nil || ref.Name != Pipeline)
+	}), nil
 }
 
 // Longest returns how long a run with the values may take before Tekton ends it.

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/test/apitest"
 )
 
@@ -42,6 +44,8 @@ storage: {class_rwx: nfs, class_rwo: block, workspace_size: 1Gi, datasets_size: 
 network: {rdma: {enabled: false}}
 resources: {requests: {memory: 1Gi, cpu: 1}, limits: {memory: 1Gi, cpu: 1}}
 `
+
+func TestMain(m *testing.M) { agenttest.Main(m) }
 
 // me is the user that apitest knows.
 const me = "h-kim"
@@ -101,7 +105,7 @@ type typed struct {
 }
 
 // place returns an API server with these objects, and stand-ins for the parts of a cluster that the commands see at once: accounts have
-// pull secrets, claims are bound, and the image of a pod is invalid, so that no node comes up.
+// pull secrets, claims are bound, and the pod of a StatefulSet runs, with a real agent in it.
 func place(t *testing.T, with []runtime.Object, receipts ...string) *apitest.Server {
 	t.Helper()
 	server := apitest.Start(t, append(slices.Clip(with), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}})...)
@@ -119,18 +123,32 @@ func place(t *testing.T, with []runtime.Object, receipts ...string) *apitest.Ser
 			object["status"] = apitest.Object{"phase": string(corev1.ClaimBound)}
 		}
 	}
+	var turn sync.Mutex
+	made, over := map[string]bool{}, false
+	t.Cleanup(func() {
+		turn.Lock()
+		defer turn.Unlock()
+		over = true
+	})
 	server.Changed = func(at string, object apitest.Object) {
 		if object == nil || path.Base(path.Dir(at)) != "statefulsets" {
 			return
 		}
 		name, uid := path.Base(at), object["metadata"].(apitest.Object)["uid"].(string)
+		turn.Lock()
+		defer turn.Unlock()
+		if over || made[uid] || server.UIDs()[at] != uid {
+			return
+		}
+		made[uid] = true
 		pod := &corev1.Pod{ObjectMeta: about(name+"-0", name)}
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name, UID: types.UID(uid)}}
 		pod.Spec.NodeName, pod.Spec.ServiceAccountName = "node-0", "ml-dev-sa"
 		pod.Spec.Containers = []corev1.Container{{Name: objects.TrainContainer, Image: "Train"}}
-		pod.Status.Phase = corev1.PodPending
+		pod.Status.Phase, pod.Status.PodIP = corev1.PodRunning, agenttest.StartFor(t, server, name).Config.PodIP
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: objects.TrainContainer,
-			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "InvalidImageName"}}}}
+			ImageID: "registry.test/train@sha256:" + strings.Repeat("1", 64), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 		server.Add(pod)
 		if server.UIDs()[at] != uid { // it was deleted meanwhile
 			server.Delete("/api/v1/namespaces/ns/pods/" + pod.Name)
@@ -146,6 +164,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 	logged := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { slog.SetDefault(logged) })
+	agenttest.FakeSMI(t)
 	t.Chdir(t.TempDir()) // whose path may contain spaces
 	const file = "test.yaml"
 	if err := os.WriteFile(file, []byte(faultyCluster), 0o600); err != nil {
@@ -172,13 +191,14 @@ func TestEveryRequestMayFail(t *testing.T) {
 		"prune":          {command: "prune --yes", with: running, most: 3},
 		"prune two":      {command: "prune gone-1 gone-2 --yes", with: running},
 		"claims delete":  {command: "claims delete old-workspace old-datasets --yes", with: running},
-		"up":             {command: "up new", with: others, most: 1, waits: true},
+		"up":             {command: "up new --gpus-per-node=2", with: others, most: 1, waits: true},
 		"down":           {command: "down mine --timeout=2s", with: others},
 		"install":        {command: install, bare: true, with: others, most: 1},
 		"uninstall":      {command: "uninstall --end-runs --receipts", with: running, most: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			without := true // any fault
 			step := func(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) string {
 				server := place(t, of.with, "gone-1", "gone-2", "gone-3")
 				for at, object := range fresh {
@@ -197,6 +217,11 @@ func TestEveryRequestMayFail(t *testing.T) {
 				before := server.UIDs()
 				said, code := mlenv(server.Kubeconfig(wrap), of.command)
 				unnamed(t, server, before, said)
+				if without {
+					if without = false; code != command.Done {
+						t.Fatalf("exit code %d without a fault:\n%s", code, said)
+					}
+				}
 				if code != command.Done {
 					t.Logf("exit code %d: %s", code, said)
 					found := explained.FindStringSubmatch(said)

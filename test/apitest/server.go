@@ -255,6 +255,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.Handle != nil && s.Handle(w, r) {
 		return
 	}
+	if strings.HasSuffix(r.URL.Path, "/portforward") {
+		s.forward(w, r)
+		return
+	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return

@@ -3,8 +3,6 @@
 package provision
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -18,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -73,44 +70,17 @@ func (c *controllers) roll(uid string) {
 	if !c.invalid {
 		container.ImageID = "registry.test/train@sha256:" + strings.Repeat("1", 64)
 		container.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
-		pod.Status.Phase, pod.Status.PodIP = corev1.PodRunning, c.agent().Config.PodIP
+		pod.Status.Phase, pod.Status.PodIP = corev1.PodRunning, agenttest.StartFor(c.t, c.server, "env").Config.PodIP
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
 	}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{container}
 	c.server.Add(pod)
 }
 
-// agent starts the agent with the certificates of the environment. It knows the cluster's names.
-func (c *controllers) agent() *agenttest.Node {
-	data := func(secret, key string) []byte {
-		content, _ := c.server.Get("/api/v1/namespaces/ns/secrets/" + secret)["data"].(apitest.Object)
-		text, _ := content[key].(string)
-		decoded, err := base64.StdEncoding.DecodeString(text)
-		if err != nil {
-			c.t.Error(err)
-		}
-		return decoded
-	}
-	node := agenttest.StartWith(c.t, 1, agenttest.Options{Certificates: objects.Certificates{
-		CA: data("env-agent-server", "ca.crt"), ServerCert: data("env-agent-server", "tls.crt"), ServerKey: data("env-agent-server", "tls.key"),
-		ClientCert: data("env-agent-client", "tls.crt"), ClientKey: data("env-agent-client", "tls.key"),
-	}})[0]
-	node.Wrap(func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/v1/resolve" {
-				_ = json.NewEncoder(w).Encode(agent.Resolution{})
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	})
-	return node
-}
-
 // Whichever request to the API server fails once, and however, the environment, the objects that are left and what the step notes are
 // the same.
 func TestEveryRequestMayFail(t *testing.T) {
-	fakeSMI(t)
+	agenttest.FakeSMI(t)
 	file, err := cluster.Load("test.yaml", []byte(strings.Replace(clusterFile, "mode: rwx", "mode: auto", 1)))
 	if err != nil {
 		t.Fatal(err)

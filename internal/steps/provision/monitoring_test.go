@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/test/apitest"
 )
 
@@ -73,7 +74,7 @@ func refusing(code int, body string) func(http.ResponseWriter, *http.Request) bo
 }
 
 func TestPodMonitorIsApplied(t *testing.T) {
-	fakeSMI(t)
+	agenttest.FakeSMI(t)
 	c := newControllers(t, false)
 	if warnings := provisionMonitored(t, c, monitoredFile); warnings != "" {
 		t.Errorf("warnings %s", warnings)
@@ -112,7 +113,7 @@ func TestNoPodMonitorIsNoError(t *testing.T) {
 		return string(content)
 	}
 	const denied = `podmonitors.monitoring.coreos.com "env" is forbidden: User "steps" cannot patch resource "podmonitors"`
-	fakeSMI(t)
+	agenttest.FakeSMI(t)
 	for _, tc := range []struct {
 		name string
 		code int
@@ -138,7 +139,7 @@ func TestNoPodMonitorIsNoError(t *testing.T) {
 
 // The certificate of an environment cannot be added later.
 func TestPodMonitorOfAnOlderEnvironment(t *testing.T) {
-	fakeSMI(t)
+	agenttest.FakeSMI(t)
 	c := newControllers(t, false)
 	warnings := provisionMonitored(t, c, clusterFile)
 	if warnings != "" || c.server.Get(monitorPath) != nil || c.server.Get(metricsSecretPath) != nil {

@@ -86,7 +86,7 @@ type place struct {
 
 func newPlace(t *testing.T, known ...runtime.Object) *place {
 	t.Helper()
-	fakeSMI(t)
+	agenttest.FakeSMI(t)
 	p := &place{t: t, kube: fake.NewClientset(known...), routes: routefake.NewClientset(), tekton: tektonfake.NewSimpleClientset()}
 	store := clienttesting.ObjectReaction(p.kube.Tracker())
 	p.kube.PrependReactor("create", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -126,21 +126,6 @@ func (p *place) must(err error) {
 	if err != nil {
 		p.t.Error(err)
 	}
-}
-
-// fakeSMI installs an nvidia-smi that reports two GPUs.
-func fakeSMI(t *testing.T) {
-	t.Helper()
-	dir := t.TempDir()
-	script := "#!/bin/sh\n"
-	for _, gpu := range []string{"0, GPU-a", "1, GPU-b"} {
-		script += "echo '" + gpu + ", NVIDIA H100 80GB HBM3, 580.1, 81559, 4, 0, 30, 0x0000000000000001, None, 0, 00000000:19:00.0, " +
-			"Disabled, 9.0'\n"
-	}
-	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
 // deleted checks the UID, which the fake does not do, and collects garbage.

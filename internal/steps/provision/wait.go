@@ -132,6 +132,9 @@ type reporter struct {
 func (r *reporter) look(ctx context.Context) error {
 	snapshot, err := diagnose.Collect(ctx, r.p.clients.Kube, r.p.request.Namespace, r.p.request.Name)
 	if err != nil {
+		if fail.ReasonOf(err) != fail.PermissionDenied {
+			err = nil // the next look may succeed, and the nodes may come up without one
+		}
 		return err
 	}
 	now := r.p.now()

@@ -3,6 +3,7 @@
 package provision
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,11 +12,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // TestLongPullIsReported: every half minute the log reports that a pull continues, and nothing in between.
@@ -88,6 +92,27 @@ func TestManyPodsShareALine(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, strings.Split(p.messages(), "\n")); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+// A look that fails ends nothing: the nodes may come up without one. A missing right stays missing.
+func TestLookThatFails(t *testing.T) {
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}}
+	for _, tc := range []struct {
+		resource string
+		failed   error
+		want     fail.Reason
+	}{
+		{"resourcequotas", apierrors.NewInternalError(errors.New("etcd is away")), ""},
+		{"pods", apierrors.NewInternalError(errors.New("etcd is away")), ""},
+		{"pods", apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no")), fail.PermissionDenied},
+	} {
+		p := newPlace(t, set)
+		p.kube.PrependReactor("list", tc.resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, tc.failed })
+		err := (&reporter{p: p.provisioner(), set: set}).look(t.Context())
+		if got := fail.ReasonOf(err); err != nil && got != tc.want || err == nil && tc.want != "" {
+			t.Errorf("%s: got %v, want %q", tc.resource, err, tc.want)
+		}
 	}
 }
 

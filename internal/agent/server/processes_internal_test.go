@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -29,6 +30,27 @@ func TestKillEndsASupervisor(t *testing.T) {
 	}
 	if p.supervisor.Load() != 0 {
 		t.Error("a supervisor that was killed would be killed again")
+	}
+}
+
+// TestProcessorTime: a process that only asks the kernel uses the processor, too.
+func TestProcessorTime(t *testing.T) {
+	used := func() (user, system time.Duration) {
+		var of syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &of); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(of.Utime.Nano()), time.Duration(of.Stime.Nano())
+	}
+	const enough, ticks = 200 * time.Millisecond, 50 * time.Millisecond
+	user, system := used()
+	for system < enough {
+		_, _ = os.ReadFile("/proc/self/stat")
+		user, system = used()
+	}
+	found, ok := readProcess(os.Getpid())
+	if off := (found.cpu - user - system).Abs(); !ok || off > ticks {
+		t.Errorf("got %s, %t; want %s in programs and %s in the kernel", found.cpu, ok, user, system)
 	}
 }
 

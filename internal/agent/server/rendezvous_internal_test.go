@@ -4,7 +4,9 @@ package server
 
 import (
 	"maps"
+	"net"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -25,6 +27,22 @@ func TestReadSockets(t *testing.T) {
 	want := map[string]agent.Rendezvous{"socket:[11]": agent.Arrived, "socket:[12]": agent.Arrived, "socket:[13]": agent.Connecting}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestArrivalsStay: a rank that was at the rendezvous once has arrived, although its sockets are closed later.
+func TestArrivalsStay(t *testing.T) {
+	store, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := agent.JobStatus{Spec: agent.JobSpec{MasterPort: store.Addr().(*net.TCPAddr).Port}, Ranks: []agent.RankStatus{{Rank: 1, PID: os.Getpid()}}}
+	var j job
+	j.addRendezvous(&status)
+	store.Close()
+	later := j.withArrivals([]agent.RankStatus{{Rank: 0}, {Rank: 1}})
+	if status.Ranks[0].Rendezvous != agent.Arrived || later[0].Rendezvous == agent.Arrived || later[1].Rendezvous != agent.Arrived {
+		t.Errorf("got %v, and later %v; want that rank 1 has arrived", status.Ranks, later)
 	}
 }
 

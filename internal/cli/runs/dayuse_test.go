@@ -269,14 +269,21 @@ func TestDryRun(t *testing.T) {
 	}
 	tekton := tektonfake.NewSimpleClientset(&v1.Pipeline{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: launch.Pipeline},
 		Spec: v1.PipelineSpec{Params: v1.ParamSpecs{{Name: "repo-url", Type: v1.ParamTypeString}, {Name: "script", Type: v1.ParamTypeString}}}})
-	cmd := &cobra.Command{}
-	cmd.SetContext(t.Context())
-	cmd.SetOut(io.Discard)
-	cmd.SetErr(io.Discard)
-	options := runOptions{dryRun: true, values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}}}
-	err := options.start(cmd, &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, nil)
-	if err == nil || fail.ReasonOf(err) != fail.InvalidInput || command.Printed(err) { // no cluster file is installed
-		t.Errorf("got %v, want that no cluster file is installed", err)
+	folder := repositoryWith(t, map[string]string{"train.py": "", ".gitignore": "*.bin\n", "train.bin": "1"})
+	for repository, want := range map[string]string{"https://example.com/r": "", folder: "Left out by .gitignore and .mlenvignore: 1 file, 1 B.\n"} {
+		var said bytes.Buffer
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(&said)
+		options := runOptions{dryRun: true, values: map[string][]string{"repo-url": {repository}, "script": {"train.py"}}}
+		err := options.start(cmd, &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, nil)
+		if err == nil || fail.ReasonOf(err) != fail.InvalidInput || command.Printed(err) { // no cluster file is installed
+			t.Errorf("%s: got %v, want that no cluster file is installed", repository, err)
+		}
+		if said.String() != want {
+			t.Errorf("%s: it said %q, want %q", repository, &said, want)
+		}
 	}
 	for _, action := range tekton.Actions() {
 		if action.GetVerb() == "create" {

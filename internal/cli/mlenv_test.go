@@ -49,6 +49,9 @@ func TestValidate(t *testing.T) {
 		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--attachments=move", "--scc=anyuid"}, 2, "",
 			`--attachments "move": want none or copy
   --namespace "My_Team": `},
+		{"install without an API server", []string{"install", right, "--dry-run", "--steps-image=registry.test/steps@sha256:" +
+			strings.Repeat("1", 64), "--kubeconfig", away}, 1, "", "no answer from API server"},
+		{"all commands", []string{"--help=all"}, 0, "  help         Help about any command\n  version ", ""},
 		{"admin applies nothing", []string{"admin", right, "--apply"}, 2, "", "unknown flag: --apply"},
 		{"an output that rdma lacks", []string{"rdma", "--output=xml"}, 2, "", `--output "xml": want text, json or yaml`},
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},

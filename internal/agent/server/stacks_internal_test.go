@@ -4,6 +4,8 @@ package server
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,6 +28,24 @@ func TestOutputOfProgramsIsBounded(t *testing.T) {
 	var value any
 	if err := aJob(t).runJSON(t.Context(), &value, "cat", "/dev/zero"); err == nil || !strings.Contains(err.Error(), "running cat: ") {
 		t.Errorf("an endless output: %v, want a refusal", err)
+	}
+}
+
+// A status has the innermost frames of the main thread; the record has all of every thread.
+func TestFramesOfAStatus(t *testing.T) {
+	var threads []pythonThread
+	var frames []string
+	for i := range agent.MaxFrames + 1 {
+		frames = append(frames, fmt.Sprintf(`{"name": "f%d", "filename": "train.py", "line": %d}`, i, i))
+	}
+	text := fmt.Sprintf(`[{"os_thread_id": 1, "frames": [%[1]s]}, {"os_thread_id": 2, "frames": [%[1]s]}]`, strings.Join(frames, ", "))
+	if err := json.Unmarshal([]byte(text), &threads); err != nil {
+		t.Fatal(err)
+	}
+	var record bytes.Buffer
+	main := writeThreads(&record, 2, threads)
+	if len(main) != agent.MaxFrames || main[0].Function != "f0" || strings.Count(record.String(), "(train.py:") != 2*len(frames) {
+		t.Errorf("%d frames from %v on, and the record\n%s", len(main), main, &record)
 	}
 }
 

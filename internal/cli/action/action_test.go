@@ -29,6 +29,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // started returns a step of a workflow that uses fakes. The fakes run no controller.
@@ -177,8 +178,8 @@ func TestEndCancelsWithoutTime(t *testing.T) {
 			t.Error("got no error of the stopped step")
 		}
 		list, err := client.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{})
-		if err != nil || len(list.Items) != 1 || !list.Items[0].IsGracefullyCancelled() {
-			t.Errorf("the runs are %v, %v; want one that is cancelled", list.Items, err)
+		if err != nil || len(list.Items) != 1 || !list.Items[0].IsGracefullyCancelled() || list.Items[0].Annotations[run.CancelAnnotation] != "" {
+			t.Errorf("the runs are %v, %v; want one that is cancelled, and whose ranks have time to save", list.Items, err)
 		}
 	})
 }

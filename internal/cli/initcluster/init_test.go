@@ -190,6 +190,27 @@ func claim(name, size string, change ...func(*corev1.PersistentVolumeClaim)) *co
 }
 
 // The claims that exist are proposed with their sizes, unless the default environment's own is older, or there are several.
+// Racks are looked for in labels first, and then in names.
+func TestRacks(t *testing.T) {
+	for want, nodes := range map[string][]corev1.Node{
+		"  # Racks come from topology.kubernetes.io/zone, which needs no key: a, b.\n": {labelled("n1", corev1.LabelTopologyZone, "b"),
+			labelled("n2", corev1.LabelTopologyZone, "a")},
+		"  # guess: nodes.rack_label: by its name, and because every node has it: r1\n  rack_label: example.com/rack\n": {
+			labelled("n1", "example.com/rack", "r1"), labelled("n2", "example.com/rack", "r1")},
+		"  # Neither labels nor names have the nodes' racks; rack_label or rack_pattern can.\n": {labelled("n1", "example.com/rack", "r1"),
+			labelled("n2", "example.com/other", "r1")},
+	} {
+		var w writer
+		if w.racks(nodes); w.text.String() != want {
+			t.Errorf("got %q, want %q", w.text.String(), want)
+		}
+	}
+}
+
+func labelled(name, label, value string) corev1.Node {
+	return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: value}}}
+}
+
 func TestClaimsAreProposed(t *testing.T) {
 	younger := func(c *corev1.PersistentVolumeClaim) {
 		c.CreationTimestamp = metav1.NewTime(c.CreationTimestamp.Add(time.Hour))

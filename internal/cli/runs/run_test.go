@@ -228,12 +228,13 @@ func TestReceiptOfAFailure(t *testing.T) {
 		Message: "rank 1 exited:\n  Traceback\n",
 		Cause: &cause.Culprit{Rank: 1, Python: &agent.PythonError{Type: "E", Message: "m", File: "t.py", Line: 2,
 			Traceback: []string{"Traceback:", "  File t.py", "E: m"}}},
+		Checkpoint: "checkpoints/step-40", Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/uid-1", Claims: []string{"claim"}},
 		Training: &receipt.Training{Script: "train.py", Args: []string{"--lr=1"}}}, of); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff("run           ns/mine\nverdict       Failed\nreason        RankFailed\nmessage       rank 1 exited:\n              "+
 		"  Traceback\nscript        train.py\narguments     --lr=1\nrequirements  pip.txt\nresumed from  first\ncause         rank 1 on node "+
-		"0: E: m (t.py:2)\n              Traceback:\n                File t.py\n              E: m\n", out.String()); diff != "" {
+		"0: E: m (t.py:2)\n              Traceback:\n                File t.py\n              E: m\ncheckpoint    checkpoints/step-40\nrecord        /workspace/.mlenv/runs/uid-1 on claim\n", out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -43,7 +43,8 @@ var deletions = []deletion{
 	{"cli/runs/environment.go:choice.start", "its new PipelineRun", "another run in progress has its environment", "cli/runs.TestRunsAtOnce"},
 	{"install/install.go:deleteAll", "installed objects, and Leases", "install: it is ours, not among the new ones, no other cluster file " +
 		"has it; uninstall: no run, no environment; or --end-runs", "install.TestInstallPrunesItsOwn install.TestUninstallRefusesWhileInUse"},
-	{"cli/schedule/command.go:remove", "the objects of a schedule", "the label of schedules, and the name; the UID", "cli/schedule.TestRemove"},
+	{"cli/schedule/command.go:remove", "the objects of a schedule", "the label of schedules, and the name; the UID",
+		"cli/schedule.TestRemove"},
 	{"env/lease/lease.go:Client.delete", "a Lease", "the UID; DeleteSeen: it has not changed since the caller judged its holder",
 		"env/lease.TestDelete env/lease.TestTakeLeavesWhatIsRenewedMeanwhile steps/reaper.TestTakenMeanwhile"},
 	{"env/pods.go:Environment.Release", "a Lease", "the caller: it holds it, or nobody does, or --force; at a step's end: no teardown follows",

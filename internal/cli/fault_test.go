@@ -148,7 +148,8 @@ func place(t *testing.T, with []runtime.Object, receipts ...string) *apitest.Ser
 		pod.Status.Phase, pod.Status.PodIP = corev1.PodRunning, agenttest.StartFor(t, server, name).Config.PodIP
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: objects.TrainContainer,
-			ImageID: "registry.test/train@sha256:" + strings.Repeat("1", 64), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+			ImageID: "registry.test/train@sha256:" + strings.Repeat("1", 64),
+			State:   corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 		server.Add(pod)
 		if server.UIDs()[at] != uid { // it was deleted meanwhile
 			server.Delete("/api/v1/namespaces/ns/pods/" + pod.Name)

@@ -36,7 +36,8 @@ func TestArrivalsStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status := agent.JobStatus{Spec: agent.JobSpec{MasterPort: store.Addr().(*net.TCPAddr).Port}, Ranks: []agent.RankStatus{{Rank: 1, PID: os.Getpid()}}}
+	status := agent.JobStatus{Spec: agent.JobSpec{MasterPort: store.Addr().(*net.TCPAddr).Port},
+		Ranks: []agent.RankStatus{{Rank: 1, PID: os.Getpid()}}}
 	var j job
 	j.addRendezvous(&status)
 	store.Close()

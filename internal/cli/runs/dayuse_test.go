@@ -270,7 +270,8 @@ func TestDryRun(t *testing.T) {
 	tekton := tektonfake.NewSimpleClientset(&v1.Pipeline{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: launch.Pipeline},
 		Spec: v1.PipelineSpec{Params: v1.ParamSpecs{{Name: "repo-url", Type: v1.ParamTypeString}, {Name: "script", Type: v1.ParamTypeString}}}})
 	folder := repositoryWith(t, map[string]string{"train.py": "", ".gitignore": "*.bin\n", "train.bin": "1"})
-	for repository, want := range map[string]string{"https://example.com/r": "", folder: "Left out by .gitignore and .mlenvignore: 1 file, 1 B.\n"} {
+	for repository, want := range map[string]string{"https://example.com/r": "",
+		folder: "Left out by .gitignore and .mlenvignore: 1 file, 1 B.\n"} {
 		var said bytes.Buffer
 		cmd := &cobra.Command{}
 		cmd.SetContext(t.Context())

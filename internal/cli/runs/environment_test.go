@@ -87,7 +87,8 @@ func TestRunsAtOnce(t *testing.T) {
 		}
 	}
 	for _, run := range left {
-		if name := launch.EnvironmentOf(&run); name != objects.DefaultName && run.Annotations[chosenAnnotation] == "" || !objects.ValidName(name) {
+		if name := launch.EnvironmentOf(&run); name != objects.DefaultName && run.Annotations[chosenAnnotation] == "" ||
+			!objects.ValidName(name) {
 			t.Errorf("run %s in environment %s has annotations %v, want the mark of a choice", run.Name, name, run.Annotations)
 		}
 	}

@@ -234,7 +234,8 @@ func TestReceiptOfAFailure(t *testing.T) {
 	}
 	if diff := cmp.Diff("run           ns/mine\nverdict       Failed\nreason        RankFailed\nmessage       rank 1 exited:\n              "+
 		"  Traceback\nscript        train.py\narguments     --lr=1\nrequirements  pip.txt\nresumed from  first\ncause         rank 1 on node "+
-		"0: E: m (t.py:2)\n              Traceback:\n                File t.py\n              E: m\ncheckpoint    checkpoints/step-40\nrecord        /workspace/.mlenv/runs/uid-1 on claim\n", out.String()); diff != "" {
+		"0: E: m (t.py:2)\n              Traceback:\n                File t.py\n              E: m\n"+
+		"checkpoint    checkpoints/step-40\nrecord        /workspace/.mlenv/runs/uid-1 on claim\n", out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -77,7 +77,7 @@ type Request struct {
 
 const (
 	createTime = 30 * time.Second // bounds the search for a run whose creation got no answer
-	deleteTime = 2 * time.Minute  // bounds the wait for a run that was deleted and the pods of its steps, while the API server gives no answer, too
+	deleteTime = 2 * time.Minute  // bounds the wait for the end of a run that was deleted
 )
 
 // NewName returns a new name for a run. A caller that names the run can cancel it even if the answer of Start is lost.
@@ -194,7 +194,9 @@ func Installed(ctx context.Context, clients *kube.Clients) (*v1.Pipeline, error)
 }
 
 // EnvironmentOf returns the name of a run's environment.
-func EnvironmentOf(of *v1.PipelineRun) string { return cmp.Or(ValueOf(of, "name"), objects.DefaultName) }
+func EnvironmentOf(of *v1.PipelineRun) string {
+	return cmp.Or(ValueOf(of, "name"), objects.DefaultName)
+}
 
 // Unfinished returns the runs that have not ended and are not being deleted, however they were started. Tekton labels a run only when it
 // has seen it. Errors: PermissionDenied.

@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/racks"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
@@ -38,8 +39,6 @@ var mends = []fail.Reason{
 type onNode struct {
 	node int
 	error
-	// until is when the node's silence shows a fault of its own, zero if it does already.
-	until time.Time
 }
 
 func (e onNode) Unwrap() error { return e.error }
@@ -201,7 +200,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		}
 		// A new pod does not know its network, and if all are new none does.
 		settings := t.Network.Settings
-		settings.Racks = network.SettingsOf(facts).Racks
+		settings.Racks = racks.Of(facts)
 		prepared, err := network.Prepare(ctx, t.Nodes, settings)
 		if node, fault := faulty(facts, prepared); fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue
@@ -209,7 +208,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		if err != nil {
 			return err
 		}
-		t.Network, t.Spec.Order = prepared, network.Order(settings.Racks)
+		t.Network, t.Spec.Order = prepared, racks.Order(settings.Racks)
 		node, fault, err := t.checkFabric(ctx)
 		if fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue

@@ -274,7 +274,7 @@ func (t *Training) course(began time.Time) *course {
 			wanted: t.wantedTransport(), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(), nodes: len(t.Nodes),
 		},
 		rules: watches(t.StopIf.Rules, t.RestartIf.Rules, t.Spec.DebugRank != nil),
-		lost:  map[int]bool{}, silent: map[int]time.Time{},
+		lost:  map[int]bool{}, silent: map[int]bool{},
 	}
 }
 

@@ -151,12 +151,13 @@ func (t *Training) whyFinal(failed agent.Attempt, guessed bool) string {
 		return ""
 	}
 	last := t.Spec.Attempts[len(t.Spec.Attempts)-1]
-	lostNode := last.Reason == fail.NodeLost || failed.Reason == fail.NodeLost
+	either := func(reason fail.Reason) bool { return last.Reason == reason || failed.Reason == reason }
+	lostNode, killed := either(fail.NodeLost), either(fail.ContainerRestarted) // from outside
 	progressed := last.Last != nil && failed.Last != nil && *failed.Last > *last.Last
 	switch {
 	case !lostNode && !progressed && last.Symptom == failed.Symptom:
 		return fmt.Sprintf("attempt %d ended with the same error%s", last.Attempt, atStep(last.Last))
-	case !lostNode && !progressed && last.Last != nil && failed.Last != nil:
+	case !lostNode && !killed && !progressed && last.Last != nil && failed.Last != nil:
 		return fmt.Sprintf("attempt %d had already reached step %.0f", last.Attempt, *last.Last)
 	case len(t.Spec.Attempts) >= t.MaxRestarts:
 		return fmt.Sprintf("max-restarts allows %s", humanize.Count(t.MaxRestarts, "restart"))

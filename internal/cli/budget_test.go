@@ -11,7 +11,7 @@ import (
 // budget is the number of words that a page may have, code blocks and tables included. Who needs more moves what is only looked up to
 // docs/reference, which has no budget, or deletes what nobody acts on.
 var budget = map[string]int{
-	"CHANGELOG.md": 1100, "CODE_OF_CONDUCT.md": 58, "CONTRIBUTING.md": 1350, "README.md": 620, "SECURITY.md": 1170,
+	"CHANGELOG.md": 1100, "CONTRIBUTING.md": 1350, "README.md": 620, "SECURITY.md": 1170,
 
 	"docs/README.md": 60, "docs/faq.md": 400,
 	"docs/automate/github.md": 810, "docs/automate/schedule.md": 660, "docs/automate/triggers.md": 690,

@@ -91,7 +91,7 @@ func TestCommunity(t *testing.T) {
 			t.Errorf("CODEOWNERS names %s; want teams of the organization", owner)
 		}
 	}
-	if text := string(read(t, filepath.Join(root, "CODE_OF_CONDUCT.md"))); !strings.Contains(text, "/security/advisories/new") {
+	if text := string(read(t, filepath.Join(root, ".github/CODE_OF_CONDUCT.md"))); !strings.Contains(text, "/security/advisories/new") {
 		t.Error("CODE_OF_CONDUCT.md does not say where to report")
 	}
 }

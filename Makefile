@@ -60,7 +60,7 @@ modules: go
 clean: ## delete build output: bin/ and dist/. It touches no cluster
 	rm -rf bin dist
 
-# With CLUSTER, from-scripts.mk has another target of this name.
+# With CLUSTER, clusters/from-scripts.mk has another target of this name.
 ifeq ($(CLUSTER),)
 .PHONY: build
 build: bin/localcluster ## compile the project's commands into bin/
@@ -440,4 +440,4 @@ licenses: bin/go-licenses ## collect the licences of what is linked into the pro
 	mkdir -p bin/licenses && save linux steps ./cmd/steps ./cmd/mlenv-agent && save linux mlenv-linux ./cmd/mlenv && save darwin mlenv-darwin ./cmd/mlenv
 
 # The targets of the earlier scripts act on environments of a cluster. None is called by a target of this file.
-include from-scripts.mk
+include clusters/from-scripts.mk

@@ -83,7 +83,7 @@ func (u trainer) newWorkstation() *workstation {
 		u.Fatal(err)
 	}
 	spy := u.TempDir()
-	if out, err := run(u.T, nil, "go", "run", "-C", root, "./install/pyspy", spy, "linux/amd64"); err != nil {
+	if out, err := run(u.T, nil, "go", "run", "-C", root, "./cmd/steps/release/pyspy", spy, "linux/amd64"); err != nil {
 		u.Fatalf("fetching py-spy: %v\n%s", err, out)
 	}
 	for name, from := range map[string]string{"mlenv": u.mlenvProgram, agent.PySpy: filepath.Join(spy, "linux-amd64", agent.PySpy)} {

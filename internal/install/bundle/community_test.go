@@ -50,7 +50,7 @@ func TestUpdates(t *testing.T) {
 	toolchain := regexp.MustCompile(`(?m)^go 1\.\d+\.\d+\n\ntoolchain (go\S+)$`)
 	found := map[string][]string{}
 	for _, module := range []string{
-		"go.mod", "install/tools/go.mod", "install/tools/goreleaser/go.mod", "test/tools/go.mod", "test/tools/lint/go.mod",
+		"go.mod", "cmd/steps/release/tools/go.mod", "cmd/steps/release/tools/goreleaser/go.mod", "test/tools/go.mod", "test/tools/lint/go.mod",
 	} {
 		line := toolchain.FindStringSubmatch(string(read(t, filepath.Join(root, module))))
 		if line == nil {

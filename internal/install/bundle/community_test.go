@@ -35,7 +35,7 @@ func TestUpdates(t *testing.T) {
 		t.Errorf("minimumReleaseAge %q, want a week", config.MinimumReleaseAge)
 	}
 	want := append(filesBelow(t, `examples/github/[^/]*\.yml$`, "examples"),
-		filesBelow(t, `requirements[^/]*\.txt$`, "images", "test/tools")...)
+		filesBelow(t, `requirements[^/]*\.txt$`, "tasks/mlenv-build-image/images", "test/tools")...)
 	for _, path := range want {
 		name, err := filepath.Rel(root, path)
 		if err != nil {

@@ -95,7 +95,7 @@ func scripts(value any) map[string]string {
 // TestDockerfilesNameTheirBase fails if a Dockerfile names its base image by tag. The digest of 25.08 is not known for
 // sure: build-image resolves the tag, see docs/project/unproven.md.
 func TestDockerfilesNameTheirBase(t *testing.T) {
-	for _, path := range filesBelow(t, `Dockerfile$`, "images", "test") {
+	for _, path := range filesBelow(t, `Dockerfile$`, "tasks/mlenv-build-image/images", "test") {
 		parsed, err := parser.Parse(bytes.NewReader(read(t, path)))
 		if err != nil {
 			t.Errorf("%s: %v", path, err)

@@ -284,11 +284,11 @@ bin/zizmor/bin/zizmor: test/tools/requirements.txt
 	@touch $@
 
 # Without programs that only some machines have, and without questions to GitHub: the same result everywhere.
-WORKFLOWS := $(wildcard .github/workflows/*.yml examples/github/*.yml)
+WORKFLOWS := $(wildcard .github/workflows/*.yml docs/examples/github/*.yml)
 .PHONY: workflows
 workflows: bin/zizmor/bin/zizmor ## check the workflows, the examples for GitHub and action.yml with actionlint and zizmor (needs PyPI once)
 	$(TOOL) actionlint -shellcheck= -pyflakes= $(WORKFLOWS)
-	bin/zizmor/bin/zizmor --offline --no-progress --quiet .github action.yml $(filter examples/%,$(WORKFLOWS))
+	bin/zizmor/bin/zizmor --offline --no-progress --quiet .github action.yml $(filter docs/%,$(WORKFLOWS))
 
 # A licence line in each file of a language that is ours; lines that programs want first stay first. Files of testdata stay as they are.
 HEADER := SPDX-License-Identifier: Apache-2.0

@@ -74,7 +74,7 @@ func (u trainer) newWorkstation() *workstation {
 	u.waitFor("condition=Ready", "pod/machine")
 	m := &workstation{folder: u.volume("work"), runs: map[string]*localRun{}}
 	root := repository(u.T)
-	for to, from := range map[string]string{"repo": filepath.Join(root, "examples"), "repo/e2e": filepath.Join("testdata", "repo")} {
+	for to, from := range map[string]string{"repo": filepath.Join(root, "docs/examples"), "repo/e2e": filepath.Join("testdata", "repo")} {
 		if err := os.CopyFS(filepath.Join(m.folder, to), os.DirFS(from)); err != nil {
 			u.Fatal(err)
 		}

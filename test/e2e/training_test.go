@@ -333,7 +333,7 @@ func newTraining(t *testing.T) training {
 	if out, err := run(t, nil, "go", "build", "-C", repository(t), "-o", programs, "./cmd/mlenv", "./cmd/steps"); err != nil {
 		t.Fatalf("building mlenv and the steps: %v\n%s", err, out)
 	}
-	s.repo, s.commit = serveRepository(t, map[string]string{".": filepath.Join(repository(t), "examples"),
+	s.repo, s.commit = serveRepository(t, map[string]string{".": filepath.Join(repository(t), "docs/examples"),
 		"e2e": filepath.Join("testdata", "repo")})
 	return s
 }

@@ -34,7 +34,7 @@ func TestUpdates(t *testing.T) {
 	if config.MinimumReleaseAge != "7 days" {
 		t.Errorf("minimumReleaseAge %q, want a week", config.MinimumReleaseAge)
 	}
-	want := append(filesBelow(t, `examples/github/[^/]*\.yml$`, "examples"),
+	want := append(filesBelow(t, `examples/github/[^/]*\.yml$`, "docs"),
 		filesBelow(t, `requirements[^/]*\.txt$`, "tasks/mlenv-build-image/images", "test/tools")...)
 	for _, path := range want {
 		name, err := filepath.Rel(root, path)

@@ -20,7 +20,7 @@ import (
 func checkout(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, folder := range []string{".github", "cmd/steps/release", "docs", "examples", "pipelines", "tasks"} {
+	for _, folder := range []string{".github", "cmd/steps/release", "docs", "pipelines", "tasks"} {
 		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(root, folder))); err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestOneVersion(t *testing.T) {
 	}
 	// The next release replaces the commit.
 	script(t, dir, "pin-examples", "v1.3.0", commit)
-	workflow := string(read(t, filepath.Join(dir, "examples", "github", "nightly.yml")))
+	workflow := string(read(t, filepath.Join(dir, "docs/examples/github/nightly.yml")))
 	if want := "- uses: ml-dev-env/ml-dev-env@" + commit + " # v1.3.0\n"; strings.Count(workflow, want) != 1 {
 		t.Errorf("%s: want %q", workflow, want)
 	}

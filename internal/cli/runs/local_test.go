@@ -331,12 +331,7 @@ func processesOf(t *testing.T, run string) (pids []string) {
 
 // The ranks of a run that is interrupted learn so from the module mlenv, and save for longer than ranks may run after another one failed.
 func TestLocalInterruptedSaves(t *testing.T) {
-	module, err := filepath.Abs("../../../images/common")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf("import sys; sys.path.insert(0, %q)", module) + `
-sys.dont_write_bytecode = True
+	const script = `
 import os, pathlib, time
 import mlenv
 assert not mlenv.stopping()
@@ -363,7 +358,7 @@ saved.with_name("of-" + os.environ["RANK"]).write_text(f"{mlenv.stopping().reaso
 			}
 		}
 	}()
-	err = locally(ctx, t, writer, script, "--nodes=2", "--ranks-per-node=1", "--launcher=torchrun", "--stop-grace=1m")
+	err := locally(ctx, t, writer, script, "--nodes=2", "--ranks-per-node=1", "--launcher=torchrun", "--stop-grace=1m")
 	_ = writer.Close()
 	<-read
 	if fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(err.Error(), "its ranks saved step-7 before they ended") {

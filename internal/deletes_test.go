@@ -18,17 +18,17 @@ import (
 // first, or its caller where the text says so: who still needs what it deletes. tests are functions FOLDER.TestNAME that show that it asks.
 type deletion struct{ site, deletes, asks, tests string }
 
-// own is for a folder that the same process made for itself a moment before. untested begins what no test shows.
-const own, untested = "its own scratch", "UNTESTED: "
+// own is for a folder that the same process made for itself a moment before.
+const own = "its own scratch"
 
 // deletions lists every delete by a client of Kubernetes, and every RemoveAll. A function that removes single files needs no row if it made
 // them, or names each one; those that remove whatever they find in a folder, or call such a function, do have one.
 var deletions = []deletion{
 	{"cli/claims/command.go:confirmAndDelete", "named claims, with their files", "no pod mounts it, no Lease's environment uses it, " +
-		"no unfinished run will mount it; again after the user's answer; the UID", "cli/claims.TestDelete"},
+		"no unfinished run will mount it, by receipts and by PipelineRuns; again after the user's answer; the UID", "cli/claims.TestDelete"},
 	{"pipeline/receipt/store.go:remove", "receipts", "Prune: its run has ended, and Keep newer ones of its environment and schedule stay; " +
-		"Delete: it is still of the same run (untested); the UID",
-		"pipeline/receipt.TestPrune pipeline/receipt.TestPruneKeepsRunsInProgress"},
+		"Delete: it is still of the same run; the UID",
+		"pipeline/receipt.TestDelete pipeline/receipt.TestPrune pipeline/receipt.TestPruneKeepsRunsInProgress"},
 	{"cli/runs/cluster.go:onCluster.remove", "receipts", "pruneReceipts: unless it is named, its PipelineRun is gone; --files: no run in " +
 		"progress is of its series; the user's answer", "cli/runs.TestPruneReceipts cli/runs.TestPruneFiles cli/runs.TestNothingHiddenIsPruned"},
 	{"agent/program/files.go:removeFiles", "records and work folders on a claim", "the path is below the folder; the caller, prune --files: " +
@@ -43,23 +43,25 @@ var deletions = []deletion{
 	{"cli/runs/environment.go:choice.start", "its new PipelineRun", "another run in progress has its environment", "cli/runs.TestRunsAtOnce"},
 	{"install/install.go:deleteAll", "installed objects, and Leases", "install: it is ours, not among the new ones, no other cluster file " +
 		"has it; uninstall: no run, no environment; or --end-runs", "install.TestInstallPrunesItsOwn install.TestUninstallRefusesWhileInUse"},
-	{"cli/schedule/command.go:remove", "the objects of a schedule", untested + "the label of schedules, and the name; the UID", ""},
+	{"cli/schedule/command.go:remove", "the objects of a schedule", "the label of schedules, and the name; the UID", "cli/schedule.TestRemove"},
 	{"env/lease/lease.go:Client.delete", "a Lease", "the UID; DeleteSeen: it has not changed since the caller judged its holder",
 		"env/lease.TestDelete env/lease.TestTakeLeavesWhatIsRenewedMeanwhile steps/reaper.TestTakenMeanwhile"},
 	{"env/pods.go:Environment.Release", "a Lease", "the caller: it holds it, or nobody does, or --force; at a step's end: no teardown follows",
 		"steps/teardown.TestWhoseEnvironment env.TestDetachGivesBackWhereNoTeardownFollows"},
 	{"env/pods.go:Environment.endPods", "a StatefulSet", "the Lease that was released owns it; the UID", "env.TestRelease"},
 	{"env/pods.go:Environment.deletePod", "a node's pod", "the UID; endPods: the StatefulSet controls it; LeaveOut: others are left for it, " +
-		"and it is still on the faulty one (untested); Renew: it is the one that lost its devices", "env.TestRelease env.TestRenew " +
-		"steps/train.TestLeaveOut"},
+		"and it is still on the faulty one; Renew: it is the one that lost its devices", "env.TestRelease env.TestRenew " +
+		"env.TestLeaveOutOfAPodThatHasMoved steps/train.TestLeaveOut"},
 	{"steps/provision/change.go:provisioner.change", "a StatefulSet that is to change", "--on-change=recreate, and each node that runs says " +
 		"that it has no job; the UID", "steps/provision.TestChangedRequest"},
 	{"steps/provision/pullsecrets.go:provisioner.replaceWithoutPullSecrets", "nodes' pods", "it cannot pull an image, and lacks a Secret " +
 		"that its account has now; the UID", "steps/provision.TestPodsWithoutPullSecretsAreReplaced"},
 	{"steps/provision/services.go:provisioner.applyNodeZero", "the Service of node 0", "no service is requested, and it is this " +
 		"environment's; the UID", "steps/provision.TestServices steps/provision.TestServicesThatCannotBe"},
-	{"steps/provision/services.go:provisioner.applyRoutes", "Routes", untested + "it is not requested, and this environment's; the UID", ""},
-	{"cli/fetch/pod.go:pod.remove", "pods of mlenv fetch", untested + "the UID; removeEnded: the label, and that it has ended", ""},
+	{"steps/provision/services.go:provisioner.applyRoutes", "Routes", "it is not requested, and this environment's; the UID",
+		"steps/provision.TestServices steps/provision.TestServicesThatCannotBe"},
+	{"cli/fetch/pod.go:pod.remove", "pods of mlenv fetch", "the UID; removeEnded: the label, and that it has ended",
+		"cli/fetch.TestEndedPodsAreRemoved"},
 	{"agent/treestore/collect.go:Store.remove", "a tree", "Collect: neither current nor among the newest; no job or work folder needs it",
 		"agent/treestore.TestCollect agent/server.TestUnreadableRecordPins agent/treestore.TestNodesShare"},
 	{"agent/treestore/collect.go:remover.empty", "files of a tree or work folder, and folders that are empty then",
@@ -70,13 +72,15 @@ var deletions = []deletion{
 		"agent/treestore.TestNodesShare agent/treestore.TestAbandoned"},
 	{"agent/treestore/collect.go:removeOlder", "scraps of transfers", "it is more than a day old", "agent/treestore.TestCollectDropsScraps"},
 	{"agent/treestore/sources.go:Store.has", "a kept content", "its digest is not its name", "agent/treestore.TestKeptContentsAreRead"},
-	{"agent/treestore/receive.go:Store.dropKept", "kept contents", untested + "the tree that has just landed has it", ""},
+	{"agent/treestore/receive.go:Store.dropKept", "kept contents", "the tree that has just landed has it",
+		"agent/treestore.TestKeptContentsOfOthersStay"},
 	{"agent/venv/collect.go:item.remove", "a virtual environment", "Collect: not among the last used, and unused for long; twice: no job " +
 		"runs; its last use is still the same", "agent/venv.TestCollect agent/venv.TestCollectSeesALateUse"},
 	{"agent/venv/venv.go:publish", "the virtual environment it made", "a complete one has its name", "agent/venv.TestPublishKeepsTheFirst"},
 	{"agent/server/extensions.go:Config.removeLocks", "locks of torch's extensions", "no process has it open; the folder is this node's",
 		"agent/server.TestLocksOfExtensions agent/server.TestLocksOfOthersStay"},
-	{"source/tree/landing.go:Landing.removeParts", "parts of contents", untested + "it has not been written to for an hour", ""},
+	{"source/tree/landing.go:Landing.removeParts", "parts of contents", "it has not been written to for an hour",
+		"source/tree.TestLandingRemovesOldParts"},
 	{"source/git/git.go:empty", "what a failed Fetch wrote", "the folder was empty before", "source/git.TestFetchNeedsAnEmptyFolder"},
 	{`agent/server/job.go:job.leaveNothing agent/treestore/receive.go:Store.Receive agent/treestore/work.go:Store.lay
 agent/venv/venv.go:install cli/runs/folder.go:folder.remove cli/runs/local.go:runOptions.localSource
@@ -135,7 +139,7 @@ func TestDeletes(t *testing.T) {
 			}
 			listed[site] = true
 		}
-		if row.tests == "" && row.asks != own && !strings.HasPrefix(row.asks, untested) {
+		if row.tests == "" && row.asks != own {
 			t.Errorf("%s deletes %s: name the test that shows that it asks: %s", row.site, row.deletes, row.asks)
 		}
 		for _, name := range strings.Fields(row.tests) {

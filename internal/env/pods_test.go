@@ -102,6 +102,21 @@ func TestNodesThatStayAway(t *testing.T) {
 	})
 }
 
+// A pod that runs on another Kubernetes node by now stays, and so does what the StatefulSet may use.
+func TestLeaveOutOfAPodThatHasMoved(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-1"}, Spec: corev1.PodSpec{NodeName: "c"}}
+	client := kubefake.NewClientset(pod, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}})
+	err := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").LeaveOut(t.Context(), 1, 2, "b")
+	if err == nil || !strings.Contains(err.Error(), "its pod has moved to c") {
+		t.Errorf("got %v, want that the pod has moved", err)
+	}
+	for _, action := range client.Actions() {
+		if action.GetVerb() != "get" {
+			t.Errorf("it asked to %s %s", action.GetVerb(), action.GetResource().Resource)
+		}
+	}
+}
+
 // TestRenew: only the pod that was seen is deleted. Another one that has its name meanwhile is what Renew is for.
 func TestRenew(t *testing.T) {
 	for name, answer := range map[string]error{

@@ -14,7 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// scrapAge is the age at which leftovers of a killed agent are removed.
+// scrapAge is the age at which leftovers of a killed agent are removed, from the start of the transfer: a longer one must be sent again.
 const scrapAge = 24 * time.Hour
 
 // Collect removes the oldest trees until keep are left, which include the current one and pinned ones; those always stay. It

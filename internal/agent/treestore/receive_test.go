@@ -517,6 +517,28 @@ func TestWhatIsNoPartIsNotContinued(t *testing.T) {
 	}
 }
 
+// A tree that is complete keeps none of its contents twice, and leaves those of other transfers.
+func TestKeptContentsOfOthersStay(t *testing.T) {
+	w := newWorkspace(t)
+	dir, m := newSource(t, files{"a": "one", "b": "two"})
+	_, missing, err := w.Plan(m, m.Hash())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Receive(t.Context(), m.Hash(), 0, stream(t, dir, m, missing[:1])); err == nil {
+		t.Fatal("Receive accepted a tree with half of its contents")
+	}
+	other := tree.Digest(strings.Repeat("0", len(missing[0])))
+	if err := os.WriteFile(w.kept(other), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, w.Store, dir, m)
+	left, err := os.ReadDir(filepath.Join(w.root, keptFolder))
+	if err != nil || len(left) != 1 || left[0].Name() != string(other) {
+		t.Errorf("kept are %v, %v; want %s", left, err, other)
+	}
+}
+
 // A kept content that was damaged afterwards is not used.
 func TestKeptContentsAreRead(t *testing.T) {
 	w := newWorkspace(t)

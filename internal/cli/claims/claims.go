@@ -25,6 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
@@ -121,10 +122,17 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 	if err != nil {
 		return nil, err
 	}
-	// A run has no Lease before its environment is created, which mounts a claim that exists.
+	// A run has no Lease before its environment is created, which mounts a claim that exists, and perhaps no receipt before its first step.
 	starting, err := receipt.Unfinished(ctx, clients.Kube, clients.Namespace)
 	if err != nil && fail.ReasonOf(err) != fail.InvalidInput {
 		return nil, err
+	}
+	runs, err := launch.Unfinished(ctx, clients)
+	if err != nil {
+		return nil, err
+	}
+	for i := range runs {
+		starting = append(starting, receipt.Journal{Start: receipt.Start{Run: runs[i].Name, Environment: launch.EnvironmentOf(&runs[i])}})
 	}
 	var doomed list
 	var problems []error

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
@@ -48,7 +51,7 @@ func namespace(t *testing.T) *kube.Clients {
 	}
 	for _, object := range []runtime.Object{
 		claim("old-workspace", "old"), claim("old-datasets", "old"), claim("live-workspace", "live"), claim("live-datasets", "live"),
-		claim("mine", ""), claim("starting-workspace", "starting"),
+		claim("mine", ""), claim("starting-workspace", "starting"), claim("queued-workspace", "queued"),
 		claim("ml-dev-workspace", "ml-dev-env"), claim("ml-dev-datasets-ml-dev-env-a-1", "gone"),
 		claim("postgres", ""), claim("named", ""), installed(), claim("probe", "old", metav1.OwnerReference{Name: "lease"}),
 		pod("live-0", "live-workspace", corev1.PodRunning), pod("ended", "old-workspace", corev1.PodSucceeded),
@@ -73,7 +76,10 @@ func namespace(t *testing.T) *kube.Clients {
 		t.Fatal(err)
 	}
 	client.ClearActions()
-	return &kube.Clients{Kube: client, Namespace: "ns"}
+	queued := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-2"}}
+	queued.Spec.PipelineRef = &v1.PipelineRef{Name: launch.Pipeline}
+	queued.Spec.Params = v1.Params{{Name: "name", Value: *v1.NewStructuredValues("queued")}}
+	return &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(queued), Namespace: "ns"}
 }
 
 // installed returns a cluster file that names a claim.
@@ -100,6 +106,7 @@ live-workspace                  live         100Gi  9d0h  now, by live-0
 ml-dev-datasets-ml-dev-env-a-1  gone         100Gi  9d0h  unknown
 ml-dev-workspace                ml-dev-env   100Gi  9d0h  unknown
 named                           -            100Gi  9d0h  unknown
+queued-workspace                queued       100Gi  9d0h  unknown
 starting-workspace              starting     100Gi  9d0h  unknown
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -130,6 +137,7 @@ func TestDelete(t *testing.T) {
 		{"a node's own claim", []string{"ml-dev-datasets-ml-dev-env-a-1"}, "", true, "", fail.EnvironmentBusy, "ml-dev-env-a exists"},
 		{"the cluster file names it, and an environment exists", []string{"named"}, "", true, "", fail.EnvironmentBusy, "its environment"},
 		{"a run is before its preflight", []string{"starting-workspace"}, "", true, "", fail.EnvironmentBusy, "run train-1, which has not ended"},
+		{"a run has left nothing yet", []string{"queued-workspace"}, "", true, "", fail.EnvironmentBusy, "run train-2, which has not ended"},
 		{"another program's", []string{"postgres"}, "", true, "", fail.InvalidInput, "claim ns/postgres"},
 		{"of a lease", []string{"probe"}, "", true, "", fail.InvalidInput, "claim ns/probe"},
 	} {

@@ -3,8 +3,8 @@
 package envflags
 
 import (
-	"cmp"
 	"context"
+	"slices"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -59,12 +58,8 @@ func isTraining(run *v1.PipelineRun) bool {
 	return run.Spec.PipelineRef != nil && run.Spec.PipelineRef.Name == launch.Pipeline
 }
 
-func environmentOf(run *v1.PipelineRun) string {
-	return cmp.Or(launch.ValueOf(run, "name"), objects.DefaultName)
-}
-
 func (f *Flags) useRun(ctx context.Context, clients *kube.Clients, run *v1.PipelineRun) error {
-	environment := environmentOf(run)
+	environment := launch.EnvironmentOf(run)
 	if !f.Runs {
 		return f.wantsEnvironment(clients, run.Name, environment)
 	}
@@ -85,17 +80,12 @@ func (f *Flags) creator(ctx context.Context, clients *kube.Clients, environment 
 	if !f.Runs {
 		return nil
 	}
-	runs := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace)
-	list, err := runs.List(ctx, metav1.ListOptions{LabelSelector: "tekton.dev/pipeline=" + launch.Pipeline})
-	if err != nil {
+	runs, _ := launch.Unfinished(ctx, clients)
+	i := slices.IndexFunc(runs, func(run v1.PipelineRun) bool { return launch.EnvironmentOf(&run) == environment })
+	if i < 0 {
 		return nil
 	}
-	for i := range list.Items {
-		if run := &list.Items[i]; !run.IsDone() && environmentOf(run) == environment {
-			return run
-		}
-	}
-	return nil
+	return &runs[i]
 }
 
 func (f *Flags) wantsEnvironment(clients *kube.Clients, name, environment string) error {

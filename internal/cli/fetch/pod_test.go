@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -50,6 +51,29 @@ func TestPodComesAfterItsPullSecrets(t *testing.T) {
 			t.Errorf("it said %q, want %q", got, want)
 		}
 	})
+}
+
+// The next call deletes the pods that earlier calls of mlenv fetch left, and no pod that runs or is another program's.
+func TestEndedPodsAreRemoved(t *testing.T) {
+	pod := func(name, by string, phase corev1.PodPhase) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid of " + name),
+			Labels: map[string]string{componentLabel: by}}, Status: corev1.PodStatus{Phase: phase}}
+	}
+	client := fake.NewClientset(pod("ended", component, corev1.PodSucceeded), pod("runs", component, corev1.PodRunning),
+		pod("other", "agent", corev1.PodFailed))
+	all, err := client.CoreV1().Pods("ns").List(t.Context(), metav1.ListOptions{})
+	if err == nil {
+		err = removeEnded(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, all.Items)
+	}
+	var deleted []string
+	for _, action := range client.Actions() {
+		if action, ok := action.(clienttesting.DeleteActionImpl); ok {
+			deleted = append(deleted, action.Name+", "+string(*action.DeleteOptions.Preconditions.UID))
+		}
+	}
+	if want := []string{"ended, uid of ended"}; err != nil || !slices.Equal(deleted, want) {
+		t.Errorf("deleted %q, %v, want %q", deleted, err, want)
+	}
 }
 
 // The steps pull their image with Secrets that are linked to their account, and the pod has another account.

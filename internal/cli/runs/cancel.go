@@ -97,20 +97,24 @@ func cancelLocal(of local.Run) error {
 
 // toCancel returns the named run, or else the only one in progress: nobody should cancel another run by an omission.
 func toCancel(ctx context.Context, clients *kube.Clients, args []string) (runInfo, error) {
-	if len(args) > 0 {
-		return find(ctx, clients, args[0])
+	if len(args) == 0 {
+		names, err := inProgress(ctx, clients)
+		switch {
+		case err != nil:
+			return runInfo{}, err
+		case len(names) == 0:
+			next := "mlenv runs -n " + clients.Namespace
+			return runInfo{}, missing(ctx, clients, next, "looking for a run to cancel in %s: none is in progress", clients.Namespace)
+		case len(names) > 1:
+			err := fail.Becausef(fail.InvalidInput, "choosing a run to cancel in %s: in progress are %s: want one of them",
+				clients.Namespace, strings.Join(names, ", "))
+			return runInfo{}, command.Usage(fail.Advise(err, "mlenv cancel %s -n %s", names[0], clients.Namespace))
+		}
+		args = names
 	}
-	names, err := inProgress(ctx, clients)
-	switch {
-	case err != nil:
-		return runInfo{}, err
-	case len(names) == 0:
-		next := "mlenv runs -n " + clients.Namespace
-		return runInfo{}, missing(ctx, clients, next, "looking for a run to cancel in %s: none is in progress", clients.Namespace)
-	case len(names) > 1:
-		err := fail.Becausef(fail.InvalidInput, "choosing a run to cancel in %s: in progress are %s: want one of them",
-			clients.Namespace, strings.Join(names, ", "))
-		return runInfo{}, command.Usage(fail.Advise(err, "mlenv cancel %s -n %s", names[0], clients.Namespace))
+	r, err := find(ctx, clients, args[0])
+	if r.run != nil {
+		err = nil // only words depend on its tasks and its receipt
 	}
-	return find(ctx, clients, names[0])
+	return r, err
 }

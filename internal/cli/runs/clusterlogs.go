@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
@@ -140,6 +138,9 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: r.name, Notes: progress}, path.Join(newest, name+".log"), out)
 }
 
+// rankEvery is how often mlenv logs looks whether a rank has started.
+const rankEvery = 5 * time.Second
+
 // liveLog copies the log of a rank from its node. With --follow it waits for the rank, and continues until the rank
 // ends. found is false if no node has the rank or the run has ended meanwhile.
 func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, r runInfo,
@@ -147,16 +148,17 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 	set, node, err := o.nodeOfRank(ctx, r)
 	if err == nil && node < 0 && o.follow {
 		fmt.Fprintf(progress, "Rank %d of run %s has not started yet.\n", o.rank, r.name)
-		runs := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace)
-		err = kube.Until(ctx, "run "+r.name, runs, metav1.ListOptions{FieldSelector: "metadata.name=" + r.name},
-			func(left []*v1.PipelineRun) (bool, error) {
-				if len(left) == 0 || left[0].IsDone() {
-					return true, nil
-				}
-				set.Close()
-				set, node, err = o.nodeOfRank(ctx, r)
-				return node >= 0, err
-			})
+	}
+	for err == nil && node < 0 && o.follow && r.at.inProgress(r) && kube.Pause(ctx, rankEvery) {
+		again, unread := find(ctx, clients, r.name)
+		switch {
+		case unread == nil:
+			set.Close()
+			r = again
+			set, node, err = o.nodeOfRank(ctx, r)
+		case !kube.Transient(unread):
+			err = unread
+		}
 	}
 	defer set.Close()
 	if err != nil || node < 0 {

@@ -77,7 +77,7 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 		return c
 	}
 	c.own = shared + "-" + shortName(person.ID)
-	if holder, held := holderOf(ctx, clients, trainings(ctx, clients), shared); held {
+	if holder, held := holderOf(ctx, clients, unfinished(ctx, clients), shared); held {
 		by := holder.String()
 		if holder.ID == person.ID {
 			by = "you"
@@ -89,7 +89,7 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 
 // take names the first environment of the user that is free.
 func (c *choice) take(ctx context.Context, why string) {
-	name, runs := c.own, trainings(ctx, c.clients)
+	name, runs := c.own, unfinished(ctx, c.clients)
 	for i := 2; ; i++ {
 		if _, held := holderOf(ctx, c.clients, runs, name); !held {
 			break
@@ -132,35 +132,25 @@ func (c *choice) start(ctx context.Context, request launch.Request) (*v1.Pipelin
 	if err := launch.Delete(ctx, c.clients, started); err != nil {
 		return started, nil //nolint:nilerr // the run that exists reports that its environment is busy
 	}
-	c.use(c.own+"-"+c.suffix, fmt.Sprintf("Run %s was started in environment %s at the same moment", rival, environmentOf(started)))
+	c.use(c.own+"-"+c.suffix, fmt.Sprintf("Run %s was started in environment %s at the same moment", rival, launch.EnvironmentOf(started)))
 	request.Annotations = c.annotations()
 	return launch.Start(ctx, c.clients, request)
 }
 
 // rival returns another run in progress in the run's environment, "" for none.
 func (c *choice) rival(ctx context.Context, started *v1.PipelineRun) string {
-	for _, other := range trainings(ctx, c.clients) {
-		if other.UID != started.UID && !other.IsDone() && environmentOf(&other) == environmentOf(started) {
+	for _, other := range unfinished(ctx, c.clients) {
+		if other.UID != started.UID && launch.EnvironmentOf(&other) == launch.EnvironmentOf(started) {
 			return other.Name
 		}
 	}
 	return ""
 }
 
-func environmentOf(of *v1.PipelineRun) string {
-	return cmp.Or(launch.ValueOf(of, "name"), objects.DefaultName)
-}
-
-// trainings returns the runs of the pipeline that are not being deleted. Tekton labels a run only when it has seen it.
-func trainings(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
-	list, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(list.Items, func(r v1.PipelineRun) bool {
-		labelled, ref := r.Labels["tekton.dev/pipeline"] == launch.Pipeline, r.Spec.PipelineRef
-		return r.DeletionTimestamp != nil || !labelled && (ref == nil || ref.Name != launch.Pipeline)
-	})
+// unfinished returns the runs that have not ended, none if they cannot be listed.
+func unfinished(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
+	runs, _ := launch.Unfinished(ctx, clients)
+	return runs
 }
 
 // holderOf returns the run or user that holds the environment, or a run in progress that will hold it.
@@ -172,7 +162,7 @@ func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun,
 		}
 	}
 	// A run takes the Lease only after its image is built.
-	i := slices.IndexFunc(runs, func(other v1.PipelineRun) bool { return !other.IsDone() && environmentOf(&other) == name })
+	i := slices.IndexFunc(runs, func(other v1.PipelineRun) bool { return launch.EnvironmentOf(&other) == name })
 	if i < 0 {
 		return lease.Holder{}, false
 	}

@@ -71,12 +71,12 @@ func TestRunsAtOnce(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			environments[i] = environmentOf(started)
+			environments[i] = launch.EnvironmentOf(started)
 		})
 	}
 	group.Wait()
 	slices.Sort(environments)
-	left := trainings(t.Context(), clients)
+	left := unfinished(t.Context(), clients)
 	if len(slices.Compact(slices.Clone(environments))) != runs || len(left) != runs {
 		t.Errorf("environments %q of %d runs, want one for each of %d", environments, len(left), runs)
 	}
@@ -87,7 +87,7 @@ func TestRunsAtOnce(t *testing.T) {
 		}
 	}
 	for _, run := range left {
-		if name := environmentOf(&run); name != objects.DefaultName && run.Annotations[chosenAnnotation] == "" || !objects.ValidName(name) {
+		if name := launch.EnvironmentOf(&run); name != objects.DefaultName && run.Annotations[chosenAnnotation] == "" || !objects.ValidName(name) {
 			t.Errorf("run %s in environment %s has annotations %v, want the mark of a choice", run.Name, name, run.Annotations)
 		}
 	}

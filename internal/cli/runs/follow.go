@@ -172,7 +172,7 @@ const failureEvery = 15 * time.Second
 // watchFailure prints what a run waits for if no task follows one that has failed for good: Tekton may stand still. It
 // asks the reaper's code, so that it promises nothing while a retry of the task is slow.
 func (f *follower) watchFailure(ctx context.Context) {
-	environment, printed := env.Of(f.clients, environmentOf(f.run)).Lease(slog.New(slog.DiscardHandler)), false
+	environment, printed := env.Of(f.clients, launch.EnvironmentOf(f.run)).Lease(slog.New(slog.DiscardHandler)), false
 	for {
 		select {
 		case <-ctx.Done():

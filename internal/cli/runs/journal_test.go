@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -116,6 +118,21 @@ func TestRunsWithoutAReceipt(t *testing.T) {
 				t.Errorf("mlenv runs lists %+v, %v; want one run, %s", all, err, tc.state)
 			}
 		})
+	}
+}
+
+// A run is cancelled although its tasks and its receipt cannot be read.
+func TestCancelNeedsOnlyTheRun(t *testing.T) {
+	clients := noted(t, pipelineRun(func(*v1.PipelineRun) {}))
+	var broken clienttesting.ReactionFunc = func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewInternalError(errors.New("etcd is away"))
+	}
+	clients.Tekton.(*tektonfake.Clientset).PrependReactor("*", "taskruns", broken)
+	for _, of := range []string{"its tasks", "its receipt, too,"} {
+		if r, err := toCancel(t.Context(), clients, []string{"train-1"}); err != nil || r.run == nil || r.state() != running {
+			t.Errorf("%s cannot be read: got %v, %v; want the run", of, r.run, err)
+		}
+		clients.Kube.(*kubefake.Clientset).PrependReactor("*", "configmaps", broken)
 	}
 }
 
@@ -270,6 +287,30 @@ func TestKeptTraining(t *testing.T) {
 	if r = look(); r.state() != string(receipt.Succeeded) || r.at.inProgress(r) || fmt.Sprint(claims) != "[claim env-workspace]" {
 		t.Errorf("ended: state %s, in progress %t, claims %v, %v", r.state(), r.at.inProgress(r), claims, err)
 	}
+}
+
+// mlenv logs --rank --follow waits for a rank of a training of mlenv train, which has no PipelineRun, until the training has ended.
+func TestLogOfARankThatHasNotStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
+		start := receipt.Start{Run: "by-hand-x", Namespace: "ns", RunUID: "by-hand-x", Environment: "env", Started: time.Now(), Kept: true}
+		start.Writer(clients, slog.New(slog.DiscardHandler), "train").Update(t.Context(), func(*receipt.Entry) {})
+		r, err := find(t.Context(), clients, "by-hand-x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Minute-rankEvery/2, func() {
+			ended := receipt.Receipt{Run: "by-hand-x", RunUID: "by-hand-x", Namespace: "ns", Environment: "env", Verdict: receipt.Failed}
+			if err := receipt.Write(t.Context(), clients.Kube, ended); err != nil {
+				t.Error(err)
+			}
+		})
+		o, began := logsOptions{rank: 1, follow: true}, time.Now()
+		found, err := o.liveLog(t.Context(), io.Discard, t.Output(), clients, r, "rank-1")
+		if waited := time.Since(began); found || err != nil || waited != time.Minute {
+			t.Errorf("got %t, %v after %s; want no rank until the training has ended, after a minute", found, err, waited)
+		}
+	})
 }
 
 // TestStateOfReceipt: a run that was cancelled stays cancelled when only its receipt is left, on a cluster as on this machine.

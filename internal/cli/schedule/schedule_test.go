@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +39,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/test/apitest"
 	"github.com/ml-dev-env/ml-dev-env/test/webhook"
 )
 
@@ -273,6 +275,45 @@ func TestCarry(t *testing.T) {
 	}
 	if other, err := Carry(t.Context(), client, "elsewhere", "steps@sha256:2"); err != nil || len(other) > 0 {
 		t.Errorf("elsewhere: %v, %v; want nothing", other, err)
+	}
+}
+
+// Nothing but the schedule's own objects goes: other schedules stay, what has such a name without the label, and what got the name of
+// an object that was deleted meanwhile.
+func TestRemove(t *testing.T) {
+	weekly := nightly()
+	weekly.Name = "weekly"
+	byHand := &batchv1.CronJob{ObjectMeta: about("mlenv-by-hand")}
+	server := apitest.Start(t, byHand)
+	for _, object := range slices.Concat(nightly().Objects("ns", "steps@sha256:1"), weekly.Objects("ns", "steps@sha256:1")) {
+		server.Add(object)
+	}
+	var want []string
+	for _, path := range server.Paths() {
+		if !strings.HasSuffix(path, "/mlenv-nightly") {
+			want = append(want, path)
+		}
+	}
+	clients := server.Clients(nil)
+	if err := remove(t.Context(), clients.Objects, "ns", "by-hand"); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("by-hand, which is no schedule: %v, want %s", err, fail.InvalidInput)
+	}
+	if err := remove(t.Context(), clients.Objects, "ns", "nightly"); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(want, server.Paths()); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+	server.Handle = func(_ http.ResponseWriter, r *http.Request) bool {
+		if job := server.Get(r.URL.Path); r.Method == http.MethodDelete {
+			server.Delete(r.URL.Path)
+			delete(job["metadata"].(apitest.Object), "uid")
+			server.Put(r.URL.Path, job)
+		}
+		return false
+	}
+	if err := remove(t.Context(), clients.Objects, "ns", "weekly"); !apierrors.IsConflict(err) {
+		t.Errorf("a schedule that was replaced meanwhile: %v, want a conflict", err)
 	}
 }
 

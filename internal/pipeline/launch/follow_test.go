@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -219,6 +220,22 @@ func TestOutcomeIsAskedForAgain(t *testing.T) {
 		o, err := Follow(t.Context(), clients, of, func(Event) {})
 		if err != nil || o.Verdict != receipt.Succeeded || away >= 0 {
 			t.Errorf("got verdict %q, %v, and %d answers of an API server that starts are left", o.Verdict, err, away)
+		}
+	})
+}
+
+// An API server that is away after it has deleted a run does not hold the caller for ever.
+func TestDeleteEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		of := followed(func(*v1.PipelineRun) {})
+		tekton := fake.NewSimpleClientset(of)
+		tekton.PrependReactor("list", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewInternalError(errors.New("etcd is away"))
+		})
+		began := time.Now()
+		err := Delete(t.Context(), &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, of)
+		if took := time.Since(began); err == nil || took != deleteTime {
+			t.Errorf("%v after %s, want an error after %s", err, took, deleteTime)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -73,7 +75,10 @@ type Request struct {
 	Say func(line string)
 }
 
-const createTime = 30 * time.Second // bounds the search for a run whose creation got no answer
+const (
+	createTime = 30 * time.Second // bounds the search for a run whose creation got no answer
+	deleteTime = 2 * time.Minute  // bounds the wait for a run that was deleted and the pods of its steps, while the API server gives no answer, too
+)
 
 // NewName returns a new name for a run. A caller that names the run can cancel it even if the answer of Start is lost.
 func NewName() string {
@@ -141,8 +146,10 @@ func (r Request) beginReceipt(ctx context.Context, clients *kube.Clients, made *
 }
 
 // Delete deletes a run, and returns when it is gone with its TaskRuns: a run of the same name would take those that are left for its own.
-// Errors: PermissionDenied.
+// Errors: PermissionDenied, or it was not gone within deleteTime.
 func Delete(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) error {
+	ctx, done := context.WithTimeoutCause(ctx, deleteTime, fmt.Errorf("it was not seen to be gone within %s", deleteTime))
+	defer done()
 	title := "pipelinerun " + of.Namespace + "/" + of.Name
 	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
 	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(of.UID)),
@@ -184,6 +191,25 @@ func Installed(ctx context.Context, clients *kube.Clients) (*v1.Pipeline, error)
 		return nil, kube.Problem(fmt.Errorf("getting pipeline %s/%s: %w", namespace, Pipeline, err))
 	}
 	return pipeline, nil
+}
+
+// EnvironmentOf returns the name of a run's environment.
+func EnvironmentOf(of *v1.PipelineRun) string { return cmp.Or(ValueOf(of, "name"), objects.DefaultName) }
+
+// Unfinished returns the runs that have not ended and are not being deleted, however they were started. Tekton labels a run only when it
+// has seen it. Errors: PermissionDenied.
+func Unfinished(ctx context.Context, clients *kube.Clients) ([]v1.PipelineRun, error) {
+	list, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) { // Tekton is not installed any more
+		return nil, nil
+	}
+	if err != nil {
+		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", clients.Namespace, err))
+	}
+	return slices.DeleteFunc(list.Items, func(r v1.PipelineRun) bool {
+		labelled, ref := r.Labels["tekton.dev/pipeline"] == Pipeline, r.Spec.PipelineRef
+		return r.IsDone() || r.DeletionTimestamp != nil || !labelled && (ref == nil || ref.Name != Pipeline)
+	}), nil
 }
 
 // Longest returns how long a run with the values may take before Tekton ends it.

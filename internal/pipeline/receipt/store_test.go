@@ -280,6 +280,29 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// A receipt that was read is deleted, and none of a later run of that name.
+func TestDelete(t *testing.T) {
+	client := fake.NewClientset()
+	earlier, later := Receipt{Run: "train-1", RunUID: "uid-1", Namespace: "ns"}, Receipt{Run: "train-1", RunUID: "uid-2", Namespace: "ns"}
+	if err := Write(t.Context(), client, later); err != nil {
+		t.Fatal(err)
+	}
+	if err := Delete(t.Context(), client, earlier); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("the receipt of another run: %v, want %s", err, fail.InvalidInput)
+	}
+	if _, err := Read(t.Context(), client, "ns", "train-1"); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := Delete(t.Context(), client, later); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := Read(t.Context(), client, "ns", "train-1"); !apierrors.IsNotFound(err) {
+		t.Errorf("got %v, want NotFound", err)
+	}
+}
+
 func TestLatest(t *testing.T) {
 	client := fake.NewClientset()
 	if _, ok, err := Latest(t.Context(), client, "ns", "env"); ok || err != nil {

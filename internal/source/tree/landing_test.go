@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -253,6 +254,36 @@ func TestLandingsPartIsGone(t *testing.T) {
 	}
 	if got, err := os.ReadFile(filepath.Join(to, "a")); err != nil || !bytes.Equal(got, content) {
 		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// Parts of contents that no file has any more are removed once they are old: another landing may be writing a younger one.
+func TestLandingRemovesOldParts(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(from, "a"), []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	digest := func(digit string) string { return Partial + strings.Repeat(digit, 64) }
+	for name, age := range map[string]time.Duration{digest("0"): 2 * partAge, digest("1"): partAge / 2, Partial + "mine": 2 * partAge,
+		filepath.Join("elsewhere", digest("0")): 2 * partAge} {
+		path, at := filepath.Join(to, name), time.Now().Add(-age)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := land(t, to, from); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	err := filepath.WalkDir(to, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			got = append(got, strings.TrimPrefix(path, to+"/"))
+		}
+		return err
+	})
+	want := []string{digest("1"), Partial + "mine", "a", "elsewhere/" + digest("0")}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v, left (-want +got):\n%s", err, diff)
 	}
 }
 

@@ -41,7 +41,7 @@ func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet
 		}
 		p.log.Info("New certificates are created; running agents load them within two minutes.")
 	}
-	// A run's training commands no node. Who develops in an environment may train from inside, too.
+	// A run's training commands no node. In a user's own environment a training may start from one of its nodes, too.
 	nodesTrain := !p.holder.Run || p.options.TrainingTimeout == 0
 	made, err := certs.New(p.request.Namespace, p.request.Name, p.now(), nodesTrain)
 	if err != nil {

@@ -349,12 +349,13 @@ demo: ## start the local cluster, build an image on it and train a small transfo
 	@$(MAKE) --no-print-directory -j2 cluster bin/mlenv UP_FLAGS="--tekton=false --tkn=false --networks=false --training-image=false"
 	$(SUDO) test/localcluster/demo/run
 
-# docs/report.png is the report of the last make demo.
+# The name of the run is the README's.
 .PHONY: picture
-picture: bin/demo.html setup-tests ## draw the README's picture of a report from the last make demo
-	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,1105 --screenshot=docs/report.png "file://$(CURDIR)/bin/demo.html"
-bin/demo.html:
-	@echo "The report $@ is missing. This command writes it: make demo"; exit 1
+picture: bin/mlenv setup-tests ## draw the README's picture: the report of its run that fails
+	work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; export XDG_DATA_HOME="$$work"; \
+	bin/mlenv run ./internal/cli/runs/testdata/fails train.py --local --ranks-per-node=2 --run-name=local-b9vmf; \
+	bin/mlenv receipt local-b9vmf --html="$$work/report.html" && \
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,590 --screenshot=docs/report.png "file://$$work/report.html"
 
 # Each benchmark prints the median of BENCH_RUNS runs.
 BENCH_RUNS := 3

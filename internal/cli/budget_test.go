@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// budget is the number of words that a page may have, code blocks and tables included. Who needs more moves what is only looked up to
-// docs/reference, which has no budget, or deletes what nobody acts on.
+// budget is the number of words that a page may have, code blocks and tables included. If you need more, move what is only looked up to
+// docs/reference, which has no budget, or delete what no reader acts on.
 var budget = map[string]int{
 	"CHANGELOG.md": 1100, "CONTRIBUTING.md": 1350, "README.md": 620, "SECURITY.md": 1170,
 

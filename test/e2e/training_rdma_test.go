@@ -101,7 +101,7 @@ func rdmaByAdmin(u trainer) {
 			u.Errorf("node %s has received %s bytes on net1: the ranks' traffic went elsewhere", line[1], line[5])
 		}
 	}
-	// The pods' functions of the NICs depend on the functions that other pods hold. Of the third ones the names are the same on both nodes.
+	// The pods' functions of the NICs depend on the functions that other pods hold. The third ones have the same names on both nodes.
 	const third = "=mlx5_12,mlx5_13,mlx5_14,mlx5_15"
 	if len(devices) != 2 || devices[0] == devices[1] && devices[0] != third {
 		u.Errorf("the nodes have devices %v, want different ones on each\n%s", devices, out)

@@ -126,16 +126,7 @@ func TestLocalFailure(t *testing.T) {
 		t.Fatalf("the README has no run that fails, with its next command:\n%s", block)
 	}
 	withoutCluster(t)
-	t.Chdir(t.TempDir())
-	if err := os.WriteFile("train.py", []byte(says+`
-step = 12
-if rank == 3:
-    raise ValueError(f"the loss is nan at step {step}")
-import time
-time.sleep(600)
-`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	t.Chdir("testdata/fails")
 	var out locked.Buffer
 	root := &cobra.Command{Use: args[1], SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(RunCommand(mldevenv.Bundle))

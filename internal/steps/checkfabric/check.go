@@ -416,7 +416,7 @@ func (c *Check) wrongTransport() error {
 		return nil
 	}
 	if r.Backend == fabric.Gloo {
-		r.Message = r.Transport + " was measured: without GPUs there is no NCCL, which alone would show RDMA"
+		r.Message = r.Transport + " was measured: without GPUs there is no NCCL, and only NCCL would show RDMA"
 		return nil
 	}
 	if r.Network == nil || r.Network.Transport != nccl.Sockets {

@@ -64,7 +64,7 @@ func TestLeaveOut(t *testing.T) {
 		{name: "a faulty GPU next to claims of the node", ended: failed, listed: []string{"a", "b", "c"}, fault: "its row remapping failed",
 			change: func(set *appsv1.StatefulSet) {
 				set.Spec.VolumeClaimTemplates = make([]corev1.PersistentVolumeClaim, 1)
-			}, says: []string{"the claims of its pod may exist on this node alone"}},
+			}, says: []string{"the claims of its pod may exist only on this node"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			training, out, agents := newTraining(t, "exit 0")

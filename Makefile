@@ -60,7 +60,7 @@ modules: go
 clean: ## delete build output: bin/ and dist/. It touches no cluster
 	rm -rf bin dist
 
-# With CLUSTER, from-scripts.mk has another target of this name.
+# With CLUSTER, clusters/from-scripts.mk has another target of this name.
 ifeq ($(CLUSTER),)
 .PHONY: build
 build: bin/localcluster ## compile the project's commands into bin/
@@ -267,15 +267,15 @@ generate: ## rewrite generated files (params of Tasks, Pipelines and the Action,
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
-	cd install/tools && go mod tidy
-	cd install/tools/goreleaser && go mod tidy
+	cd cmd/steps/release/tools && go mod tidy
+	cd cmd/steps/release/tools/goreleaser && go mod tidy
 	cd test/tools && go mod tidy
 	cd test/tools/lint && go mod tidy
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy
 	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy
 	cd $(LOCALCLUSTER)/tools/mpi && go mod tidy
-	gofmt -w cmd install internal test
+	gofmt -w cmd internal test
 
 # zizmor is a program in a Python package; pip verifies its hash.
 bin/zizmor/bin/zizmor: test/tools/requirements.txt
@@ -284,11 +284,11 @@ bin/zizmor/bin/zizmor: test/tools/requirements.txt
 	@touch $@
 
 # Without programs that only some machines have, and without questions to GitHub: the same result everywhere.
-WORKFLOWS := $(wildcard .github/workflows/*.yml examples/github/*.yml)
+WORKFLOWS := $(wildcard .github/workflows/*.yml docs/examples/github/*.yml)
 .PHONY: workflows
 workflows: bin/zizmor/bin/zizmor ## check the workflows, the examples for GitHub and action.yml with actionlint and zizmor (needs PyPI once)
 	$(TOOL) actionlint -shellcheck= -pyflakes= $(WORKFLOWS)
-	bin/zizmor/bin/zizmor --offline --no-progress --quiet .github action.yml $(filter examples/%,$(WORKFLOWS))
+	bin/zizmor/bin/zizmor --offline --no-progress --quiet .github action.yml $(filter docs/%,$(WORKFLOWS))
 
 # A licence line in each file of a language that is ours; lines that programs want first stay first. Files of testdata stay as they are.
 HEADER := SPDX-License-Identifier: Apache-2.0
@@ -311,15 +311,15 @@ verify: workflows ## fail if generate would change something, or if workflows, e
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff
-	cd install/tools && go mod tidy -diff
-	cd install/tools/goreleaser && go mod tidy -diff
+	cd cmd/steps/release/tools && go mod tidy -diff
+	cd cmd/steps/release/tools/goreleaser && go mod tidy -diff
 	cd test/tools && go mod tidy -diff
 	cd test/tools/lint && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/newest && go mod tidy -diff
 	for kueue in $(LOCALCLUSTER)/tools/kueue-*; do (cd $$kueue && go mod tidy -diff) || exit 1; done
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/mpi && go mod tidy -diff
-	@unformatted=$$(gofmt -l cmd install internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
+	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 
 .PHONY: cluster
 cluster: setup bin/localcluster ## start or repair the local cluster
@@ -349,12 +349,13 @@ demo: ## start the local cluster, build an image on it and train a small transfo
 	@$(MAKE) --no-print-directory -j2 cluster bin/mlenv UP_FLAGS="--tekton=false --tkn=false --networks=false --training-image=false"
 	$(SUDO) test/localcluster/demo/run
 
-# docs/report.png is the report of the last make demo.
+# The name of the run is the README's.
 .PHONY: picture
-picture: bin/demo.html setup-tests ## draw the README's picture of a report from the last make demo
-	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,1105 --screenshot=docs/report.png "file://$(CURDIR)/bin/demo.html"
-bin/demo.html:
-	@echo "The report $@ is missing. This command writes it: make demo"; exit 1
+picture: bin/mlenv setup-tests ## draw the README's picture: the report of its run that fails
+	work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; export XDG_DATA_HOME="$$work"; \
+	bin/mlenv run ./internal/cli/runs/testdata/fails train.py --local --ranks-per-node=2 --run-name=local-b9vmf; \
+	bin/mlenv receipt local-b9vmf --html="$$work/report.html" && \
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,590 --screenshot=docs/report.png "file://$$work/report.html"
 
 # Each benchmark prints the median of BENCH_RUNS runs.
 BENCH_RUNS := 3
@@ -402,21 +403,21 @@ bench-scale-cluster: bin/localcluster ## measure the steps with 8 to 512 nodes o
 
 .PHONY: steps-image
 steps-image: go ## push the steps image to PUSH=REGISTRY/REPOSITORY, and print it by digest for mlenv install
-	@install/steps-image "$(PUSH)"
+	@cmd/steps/release/steps-image "$(PUSH)"
 
 # The toolchain of go.mod, because another one compiles different bytes.
 .PHONY: pin release licenses
 pin release licenses: export GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
 pin: licenses ## write the version and the steps image's digest into tasks/ and pipelines/, to commit and tag (VERSION=v1.2.3)
-	install/pin "$(VERSION)"
+	cmd/steps/release/pin "$(VERSION)"
 
 # No commit contains its own hash, so examples that name a commit are written after it is tagged.
 .PHONY: pin-examples
 pin-examples: ## write a tagged version and its commit into examples and pages, to commit on main (VERSION=v1.2.3)
-	install/pin-examples "$(VERSION)" "$$(git rev-parse --verify "$(VERSION)^{commit}")"
+	cmd/steps/release/pin-examples "$(VERSION)" "$$(git rev-parse --verify "$(VERSION)^{commit}")"
 
 release: licenses bin/cyclonedx-gomod ## build the files of release VERSION=v1.2.3 in dist/ and bin/release/files (RELEASE_FLAGS=--snapshot to try it, --push to publish)
-	install/release "$(VERSION)" $(RELEASE_FLAGS)
+	cmd/steps/release/release "$(VERSION)" $(RELEASE_FLAGS)
 
 # All but what GitHub and Sigstore do.
 .PHONY: release-snapshot
@@ -426,9 +427,9 @@ release-snapshot:
 # The same file wherever it is compiled: a bill of materials names the tool that wrote it by its hash.
 bin/go-licenses: PACKAGE := github.com/google/go-licenses/v2
 bin/cyclonedx-gomod: PACKAGE := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
-bin/go-licenses bin/cyclonedx-gomod: install/tools/go.mod
+bin/go-licenses bin/cyclonedx-gomod: cmd/steps/release/tools/go.mod
 	@mkdir -p bin
-	CGO_ENABLED=0 GOFLAGS= go build -C install/tools -trimpath -buildvcs=false -o "$(CURDIR)/$@" $(PACKAGE)
+	CGO_ENABLED=0 GOFLAGS= go build -C cmd/steps/release/tools -trimpath -buildvcs=false -o "$(CURDIR)/$@" $(PACKAGE)
 
 # One folder for the steps image, and one for mlenv on each system, which links other modules. go-licenses fails for a module without a
 # licence, and knows nothing of Go's own library. What it says of assembly is no news.
@@ -440,4 +441,4 @@ licenses: bin/go-licenses ## collect the licences of what is linked into the pro
 	mkdir -p bin/licenses && save linux steps ./cmd/steps ./cmd/mlenv-agent && save linux mlenv-linux ./cmd/mlenv && save darwin mlenv-darwin ./cmd/mlenv
 
 # The targets of the earlier scripts act on environments of a cluster. None is called by a target of this file.
-include from-scripts.mk
+include clusters/from-scripts.mk

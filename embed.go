@@ -29,12 +29,12 @@ var Findings string
 //go:embed docs/reference/nccl.md
 var NCCL string
 
-//go:embed images/*/*
+//go:embed tasks/mlenv-build-image/images/*/*
 var folders embed.FS
 
 // Images has a folder for each flavour of training image.
 func Images() fs.FS {
-	images, err := fs.Sub(folders, "images")
+	images, err := fs.Sub(folders, "tasks/mlenv-build-image/images")
 	if err != nil {
 		panic(err) // the name is valid
 	}

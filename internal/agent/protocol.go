@@ -30,7 +30,7 @@ const ResumeVariable = "MLENV_RESUME_FROM"
 // than it was given.
 const CUDADevices = "CUDA_VISIBLE_DEVICES"
 
-// OwnGPUs has the UUIDs of the pod's GPUs for SMI, also where a rank may use only some of them.
+// OwnGPUs has the UUIDs of the pod's GPUs for SMI, even where a rank may use only some of them.
 const OwnGPUs = "MLENV_GPUS"
 
 // SMI is the name of NVIDIA's program, and by which mlenv-agent takes its place in a pod that sees more GPUs than it was given.

@@ -134,7 +134,7 @@ func byRank(statuses []agent.JobStatus) map[int]agent.RankStatus {
 	return known
 }
 
-// Absent returns the ranks that have not come to the rendezvous and have not ended, and the number of those that have come. Of ranks that
+// Absent returns the ranks that have not reached the rendezvous and have not ended, and the number of those that have. Of ranks that
 // have not started it has only the node.
 func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.RankStatus, arrived int) {
 	known := byRank(statuses)
@@ -155,7 +155,7 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 }
 
 // Hang returns the likely culprit of a training without progress, in one sentence: the ranks that have not started, have ended, have not
-// come to the rendezvous, wait for a program such as a compiler, have entered fewer collectives than the others, are stopped, are in no
+// reached the rendezvous, wait for a program such as a compiler, have entered fewer collectives than the others, are stopped, are in no
 // collective while others wait in one, or are elsewhere than most. If all are at the same call site, it is that.
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
 	sentence, _ := Suspects(spec, statuses, activities)
@@ -221,7 +221,7 @@ func Suspects(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent
 		a := activities[compiles]
 		return while(fmt.Sprintf("rank %d on node %d waits for %s to compute", a.Rank, a.Node, a.Child)), []int{a.Rank}
 	case len(late) > 0 && len(late) < len(nodes):
-		culprit := fmt.Sprintf("%s %s not come to the rendezvous", ranksOf(late, nodes), hasHave(late))
+		culprit := fmt.Sprintf("%s %s not reached the rendezvous", ranksOf(late, nodes), hasHave(late))
 		if a, asked := doing[late[0]]; asked && len(late) == 1 {
 			culprit += ": it " + Doing(a)
 		}

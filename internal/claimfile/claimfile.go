@@ -159,7 +159,7 @@ func Replace(path, folder string, content []byte) error {
 	return (&Reservation{file, path}).Replace(content)
 }
 
-// Reservation is a file that takes the place of another one later, also when the volume is full then.
+// Reservation is a file that takes the place of another one later, even when the volume is full then.
 type Reservation struct {
 	file *os.File
 	path string

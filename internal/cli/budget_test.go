@@ -8,13 +8,14 @@ import (
 	"testing"
 )
 
-// budget is the number of words that a page may have, code blocks and tables included. Who needs more moves what is only looked up to
-// docs/reference, which has no budget, or deletes what nobody acts on.
+// budget is the number of words that a page may have, code blocks and tables included. If you need more, move what is only looked up to
+// docs/reference, which has no budget, or delete what no reader acts on.
 var budget = map[string]int{
-	"CHANGELOG.md": 1100, "CODE_OF_CONDUCT.md": 58, "CONTRIBUTING.md": 1350, "README.md": 620, "SECURITY.md": 1170,
+	"CHANGELOG.md": 1100, "CONTRIBUTING.md": 1350, "README.md": 620, "SECURITY.md": 1170,
 
 	"docs/README.md": 60, "docs/faq.md": 400,
 	"docs/automate/github.md": 810, "docs/automate/schedule.md": 660, "docs/automate/triggers.md": 690,
+	"docs/examples/README.md": 250, "docs/examples/shell/README.md": 60, "docs/examples/transformer/README.md": 420,
 	"docs/operate/capacity.md": 1060, "docs/operate/install.md": 1650, "docs/operate/prometheus.md": 480, "docs/operate/rdma.md": 1200,
 	"docs/operate/storage.md": 1020,
 	"docs/project/README.md":  120, "docs/project/architecture.md": 1050, "docs/project/benchmarks.md": 830, "docs/project/culprits.md": 670,
@@ -24,11 +25,10 @@ var budget = map[string]int{
 	"docs/train/develop.md": 1100, "docs/train/fix.md": 2150, "docs/train/images.md": 280, "docs/train/restarts.md": 1000,
 	"docs/train/runs.md": 950, "docs/train/saving.md": 610, "docs/train/script.md": 800,
 
-	"examples/README.md": 250, "examples/shell/README.md": 60, "examples/transformer/README.md": 420, "images/README.md": 850,
 	"pipelines/dev-environment/README.md": 620, "pipelines/train-multi-node/README.md": 1150,
-	"tasks/mlenv-build-image/README.md": 700, "tasks/mlenv-check-fabric/README.md": 1170, "tasks/mlenv-preflight/README.md": 850,
-	"tasks/mlenv-provision/README.md": 560, "tasks/mlenv-sync-repo/README.md": 600, "tasks/mlenv-teardown/README.md": 310,
-	"tasks/mlenv-train/README.md": 710, "test/localcluster/README.md": 1500,
+	"tasks/mlenv-build-image/README.md": 700, "tasks/mlenv-build-image/images/README.md": 850, "tasks/mlenv-check-fabric/README.md": 1170,
+	"tasks/mlenv-preflight/README.md": 850, "tasks/mlenv-provision/README.md": 560, "tasks/mlenv-sync-repo/README.md": 600,
+	"tasks/mlenv-teardown/README.md": 310, "tasks/mlenv-train/README.md": 710, "test/localcluster/README.md": 1500,
 }
 
 // TestBudget keeps the pages that are read short. Reference pages and measurements, which are looked up, may be long.

@@ -20,7 +20,7 @@ const (
 	// numberOfDoors is how many of the last sections are doors.
 	numberOfDoors = 3
 	// linksOfDoor is how many links a door may have.
-	linksOfDoor = 6
+	linksOfDoor = 7
 )
 
 // sections are the headings of the page with the doors: what it is and when to use something else, what to type, and where to read on.

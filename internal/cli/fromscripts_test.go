@@ -120,7 +120,7 @@ func (e example) accepts(t *testing.T, old string, words []string) {
 // oldTargets returns the make targets of the earlier scripts.
 func oldTargets(t *testing.T) string {
 	t.Helper()
-	return read(t, filepath.Join("..", "..", "from-scripts.mk"))
+	return read(t, filepath.Join("..", "..", "clusters", "from-scripts.mk"))
 }
 
 func makeTargets(t *testing.T) map[string]bool {

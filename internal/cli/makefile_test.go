@@ -42,14 +42,6 @@ func makes(t *testing.T, dir string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// TestPictureNeedsAReport: without one, the browser would draw its own error page.
-func TestPictureNeedsAReport(t *testing.T) {
-	out, err := makes(t, t.TempDir(), "picture")
-	if err == nil || !strings.Contains(out, "bin/demo.html is missing") || !strings.Contains(out, "make demo") {
-		t.Errorf("got %v and %q, want make demo", err, out)
-	}
-}
-
 // TestTargetsOfScripts: the commands that the variables of the earlier scripts choose.
 func TestTargetsOfScripts(t *testing.T) {
 	for args, want := range map[string][]string{

@@ -77,7 +77,7 @@ func TestValidate(t *testing.T) {
 		{"every mistake of check-fabric", []string{"check-fabric", "--mode=udp", "--fabric-bandwidth=maybe", "--timeout=1s"}, 2, "",
 			`--fabric-bandwidth "maybe": want warn or fail
   --mode "udp": want tcp or rdma, or nothing for the environment's
-  --timeout "1s": want at least 20s: torch alone takes some to start`},
+  --timeout "1s": want at least 20s, because torch takes some of it to start`},
 		{"a script's flag without --", []string{"run", ".", "train.py", "--epochs=3"}, 2, "", "unknown flag: --epochs; flags of the script or " +
 			"command go after --"},
 		{"version", []string{"version"}, 0, "mlenv version ", ""},

@@ -290,7 +290,7 @@ type Image struct {
 	// Secret with which builds pull their base (default: image.pull_secret); - means the Secret of the service
 	// account builder.
 	BasePullSecret string `json:"base_pull_secret,omitempty"`
-	// Folder below images/ to build the training image from if none is named.
+	// Folder below tasks/mlenv-build-image/images/ to build the training image from if none is named.
 	Flavour string `json:"flavour,omitempty"`
 	// Base image of the flavour: its build argument BASE_IMAGE.
 	Base string `json:"base,omitempty"`

@@ -34,7 +34,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	what := ""
 	switch {
 	case waiting.Reason == "InvalidImageName":
-		what, f.Final = "is no name of an image", true
+		what, f.Final = "is not the name of an image", true
 		f.Next = "correct the name of the image"
 	case waiting.Reason == "ErrImageNeverPull":
 		what, f.Final = "is not on node "+node+" and may not be pulled", true

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/racks"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
@@ -199,16 +199,16 @@ func (e *examination) racks(j job) {
 	if !j.running() {
 		return
 	}
-	racks := make([]string, j.spec().Nodes)
+	byRank := make([]string, j.spec().Nodes)
 	for _, n := range e.answering() {
-		if at := j.spec().Position(n.number); at >= 0 && at < len(racks) && n.facts.Network != nil {
-			racks[at] = n.facts.Network.Rack
+		if at := j.spec().Position(n.number); at >= 0 && at < len(byRank) && n.facts.Network != nil {
+			byRank[at] = n.facts.Network.Rack
 		}
 	}
-	if !slices.Contains(racks, "") && network.Order(racks) != nil {
+	if !slices.Contains(byRank, "") && racks.Order(byRank) != nil {
 		e.found(RacksInterleaved, j.title(),
 			fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each "+
-				"rack once", strings.Join(racks, ", ")),
+				"rack once", strings.Join(byRank, ", ")),
 			"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)")
 	}
 }

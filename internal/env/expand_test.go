@@ -105,7 +105,7 @@ func requestOf(object apitest.Object) string {
 	return spec.Resources.Requests.Storage().String()
 }
 
-// The request grows, also after somebody else changed the claim, and never shrinks, also not if somebody else expanded it meanwhile.
+// The request grows, even after somebody else changed the claim, and never shrinks, not even if somebody else expanded it meanwhile.
 func TestExpand(t *testing.T) {
 	for _, tc := range []struct {
 		name, meanwhile, size string

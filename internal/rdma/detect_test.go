@@ -460,7 +460,7 @@ func TestSubnetManager(t *testing.T) {
 	}
 }
 
-// TestExpectedMTU: an MTU that is not the expected one is a finding, also if all rails of all nodes have it.
+// TestExpectedMTU: an MTU that is not the expected one is a finding, even if all rails of all nodes have it.
 func TestExpectedMTU(t *testing.T) {
 	for _, tc := range []struct {
 		expected int

@@ -99,7 +99,7 @@ func (ns *namespace) install(ctx context.Context) error {
 	if _, err := ns.output(ctx, "go", "build", "-o", ns.work+"/", "./cmd/steps", "./cmd/mlenv"); err != nil {
 		return err
 	}
-	image, err := ns.output(ctx, "env", "BASE="+registry+"/base/git:latest", "PLATFORMS=linux/amd64", "install/steps-image",
+	image, err := ns.output(ctx, "env", "BASE="+registry+"/base/git:latest", "PLATFORMS=linux/amd64", "cmd/steps/release/steps-image",
 		registry+"/bench/steps")
 	if err != nil {
 		return err

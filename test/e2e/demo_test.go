@@ -82,7 +82,7 @@ func tryNext(t *testing.T, root, out, name string) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := errors.Join(os.Symlink(filepath.Join(root, "bin"), filepath.Join(dir, "bin")),
-		os.CopyFS(filepath.Join(dir, "examples"), os.DirFS(filepath.Join(root, "examples")))); err != nil {
+		os.CopyFS(filepath.Join(dir, "docs/examples"), os.DirFS(filepath.Join(root, "docs/examples")))); err != nil {
 		t.Fatal(err)
 	}
 	_, after, _ := strings.Cut(out, "Try next")

@@ -164,7 +164,7 @@ func fromScripts(u trainer) {
 		}
 	}
 
-	example, err := os.ReadFile(filepath.Join("..", "..", "examples", "test_multi_gpu.py"))
+	example, err := os.ReadFile(filepath.Join("..", "..", "docs", "examples", "test_multi_gpu.py"))
 	if err != nil {
 		u.Fatal(err)
 	}

@@ -604,7 +604,7 @@ func builtInFull(u trainer) {
 }
 
 // gpuFlavours builds the GPU flavours on stand-ins for NVIDIA's bases. It logs the times and sizes that
-// images/README.md lists.
+// tasks/mlenv-build-image/images/README.md lists.
 func gpuFlavours(u trainer) {
 	const file = "--cluster-file=../../clusters/local.yaml"
 	u.install("../../clusters/local.yaml")

@@ -74,7 +74,7 @@ func (u trainer) newWorkstation() *workstation {
 	u.waitFor("condition=Ready", "pod/machine")
 	m := &workstation{folder: u.volume("work"), runs: map[string]*localRun{}}
 	root := repository(u.T)
-	for to, from := range map[string]string{"repo": filepath.Join(root, "examples"), "repo/e2e": filepath.Join("testdata", "repo")} {
+	for to, from := range map[string]string{"repo": filepath.Join(root, "docs/examples"), "repo/e2e": filepath.Join("testdata", "repo")} {
 		if err := os.CopyFS(filepath.Join(m.folder, to), os.DirFS(from)); err != nil {
 			u.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func (u trainer) newWorkstation() *workstation {
 		u.Fatal(err)
 	}
 	spy := u.TempDir()
-	if out, err := run(u.T, nil, "go", "run", "-C", root, "./install/pyspy", spy, "linux/amd64"); err != nil {
+	if out, err := run(u.T, nil, "go", "run", "-C", root, "./cmd/steps/release/pyspy", spy, "linux/amd64"); err != nil {
 		u.Fatalf("fetching py-spy: %v\n%s", err, out)
 	}
 	for name, from := range map[string]string{"mlenv": u.mlenvProgram, agent.PySpy: filepath.Join(spy, "linux-amd64", agent.PySpy)} {

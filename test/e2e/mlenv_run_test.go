@@ -79,7 +79,7 @@ func (u trainer) project(files map[string]string) string {
 // runByMlenv trains from a folder, and fetches files to this machine after the environment is
 // released.
 func runByMlenv(u trainer) {
-	u.kubectl("apply", "--filename=../../examples/rights/user.yaml")
+	u.kubectl("apply", "--filename=../../docs/examples/rights/user.yaml")
 	u.kubectl("create", "serviceaccount", "engineer")
 	u.kubectl("create", "rolebinding", "mlenv-users", "--role=mlenv-user", "--serviceaccount="+u.namespace+":engineer")
 	engineer := u

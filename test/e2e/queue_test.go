@@ -5,9 +5,12 @@
 package e2e
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -25,13 +28,31 @@ func admittedByKueue(u trainer) {
 	version := cmp.Or(os.Getenv(kueueVariable), kueueVersions[time.Now().YearDay()%len(kueueVersions)])
 	u.Logf("Kueue %s", version)
 	localcluster(u.T, "up", "--kueue="+version)
-	u.kubectl("apply", "--filename=testdata/queue.yaml")
-	u.Cleanup(func() { u.kubectl("delete", "--filename=testdata/queue.yaml") })
+	api := "v1beta1"
+	if version == kueueVersions[len(kueueVersions)-1] { // from 0.20 on it is not served
+		api = "v1beta2"
+		for crd := range strings.FieldsSeq(u.kubectl("get", "crd", "--output=name")) {
+			if strings.HasSuffix(crd, ".kueue.x-k8s.io") {
+				u.kubectl("patch", crd, "--type=json", `--patch=[{"op": "test", "path": "/spec/versions/0/name", "value": "v1beta1"},
+ {"op": "replace", "path": "/spec/versions/0/served", "value": false}]`)
+			}
+		}
+	}
+	queues := filepath.Join(u.TempDir(), "queue.yaml")
+	content, err := os.ReadFile(filepath.Join("testdata", "queue.yaml"))
+	if err == nil {
+		err = os.WriteFile(queues, bytes.ReplaceAll(content, []byte("v1beta1"), []byte(api)), 0o644)
+	}
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.kubectl("apply", "--filename="+queues)
+	u.Cleanup(func() { u.kubectl("delete", "--filename="+queues) })
 	u.kubectl("label", "node", "node-1", "node-2", "example.com/rack=a")
 	u.Cleanup(func() { u.kubectl("label", "node", "node-1", "node-2", "example.com/rack-") })
 	for name, clusterQueue := range map[string]string{"team-a": "gpus", "team-b": "racks"} {
-		u.applyText(fmt.Sprintf("{apiVersion: kueue.x-k8s.io/v1beta1, kind: LocalQueue, "+
-			"metadata: {name: %s, namespace: %s}, spec: {clusterQueue: %s}}", name, u.namespace, clusterQueue))
+		u.applyText(fmt.Sprintf("{apiVersion: kueue.x-k8s.io/%s, kind: LocalQueue, "+
+			"metadata: {name: %s, namespace: %s}, spec: {clusterQueue: %s}}", api, name, u.namespace, clusterQueue))
 		u.kubectl("wait", "localqueue/"+name, "--for=condition=Active", within(timeForTheObjectToChange))
 	}
 	inQueue := func(name string, flags ...string) {

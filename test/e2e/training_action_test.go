@@ -29,7 +29,7 @@ import (
 // githubAction runs the steps of action.yml as a runner does: a run that succeeds, one that fails,
 // one whose job is cancelled in the middle, and wrong inputs.
 func githubAction(u trainer) {
-	u.kubectl("apply", "--filename=../../examples/github/rights.yaml", "--namespace="+u.namespace)
+	u.kubectl("apply", "--filename=../../docs/examples/github/rights.yaml", "--namespace="+u.namespace)
 	r := newRunner(u)
 	r.step("mlenv").succeeded()
 
@@ -81,7 +81,7 @@ func githubAction(u trainer) {
 }
 
 // withoutStoredToken runs the action with ID tokens of an issuer that stands in for GitHub's, and that the API server trusts by the
-// configuration in docs/automate/github.md. The rights come from examples/github/oidc.yaml.
+// configuration in docs/automate/github.md. The rights come from docs/examples/github/oidc.yaml.
 func (r *runner) withoutStoredToken() {
 	r.Helper()
 	const audience, machine = "https://10.223.0.2:6443", "10.223.0.1" // on the cluster's bridge
@@ -106,7 +106,7 @@ jwt:
 			r.Error(err)
 		}
 	})
-	rights, err := os.ReadFile("../../examples/github/oidc.yaml")
+	rights, err := os.ReadFile("../../docs/examples/github/oidc.yaml")
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -116,10 +116,10 @@ func resumed(u trainer) {
 	undisturbed := u.end(u.start("e2e/resumes.py", flags...)).succeeded()
 	e.equal("the final loss", e.finalLoss(), undisturbed.finalLoss())
 	if spent := e.goodput(); spent.Repeated <= 0 || spent.Steps <= 0 {
-		e.Errorf("goodput %+v: want steps that lasted, and steps 11 to 15 as repeated", spent)
+		e.Errorf("goodput %+v: want useful steps, and steps 11 to 15 as repeated", spent)
 	}
 	if spent := undisturbed.goodput(); spent.Repeated != 0 || spent.Steps <= 0 || spent.Starting <= 0 {
-		e.Errorf("goodput %+v: want steps that lasted, and none repeated", spent)
+		e.Errorf("goodput %+v: want useful steps, and none repeated", spent)
 	}
 }
 

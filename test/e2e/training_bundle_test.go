@@ -61,12 +61,12 @@ func releaseBundle(u trainer) {
 	}
 }
 
-// pushBundle pushes what install/bundle-objects prints with the real tkn, and returns the bundle by digest.
+// pushBundle pushes what cmd/steps/release/bundle-objects prints with the real tkn, and returns the bundle by digest.
 func (u trainer) pushBundle(to string, tasks ...string) string {
 	u.Helper()
-	objects, err := run(u.T, nil, filepath.Join(repository(u.T), "install", "bundle-objects"), append([]string{u.steps}, tasks...)...)
+	objects, err := run(u.T, nil, filepath.Join(repository(u.T), "cmd/steps/release/bundle-objects"), append([]string{u.steps}, tasks...)...)
 	if err != nil {
-		u.Fatalf("install/bundle-objects: %v\n%s", err, objects)
+		u.Fatalf("cmd/steps/release/bundle-objects: %v\n%s", err, objects)
 	}
 	out, err := run(u.T, []byte(objects), stateDir+"/bin/tkn", "bundle", "push", to, "--filenames=-")
 	digest := byDigest.FindString(out)

@@ -25,7 +25,7 @@ func threeCommands(u trainer) {
 	out, _ := u.says(dir, command.Done, "init", "mine")
 	u.mustContain(out, "next: check the guesses, then\n  mlenv install mine.yaml\n")
 	_, problems := u.says(dir, command.Failed, "install", "mine.yaml", "--program=own.py")
-	u.mustContain(problems, "it is no program of Go",
+	u.mustContain(problems, "it is not a Go program",
 		"next: name the program of a release for Linux: mlenv install FILE --program=mlenv-linux-amd64")
 	out, _ = u.says(dir, command.Done, "install", "mine.yaml", "--dry-run")
 	u.mustContain(out, "task/mlenv-train created", "nothing was changed")

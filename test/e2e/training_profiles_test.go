@@ -69,6 +69,14 @@ func (s training) testShippedFiles(t *testing.T, times *durations) {
 			s.testShippedFile(t, file)
 		})
 	}
+	// No file of the repository is of such a cluster.
+	if os.Getenv(setVariable) == firstNightly {
+		t.Run("rdma-shared", func(t *testing.T) {
+			times.note(t)
+			localcluster(t, "up", "--profile=shared-devices")
+			s.run(t, rdmaShared)
+		})
+	}
 }
 
 func (s training) testShippedFile(t *testing.T, want shipped) {

@@ -8,7 +8,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
 )
 
 // rails is the part of a cluster file about the local cluster's RDMA devices, as in Barcelona's.
@@ -50,9 +53,9 @@ func (u trainer) mlenv(args ...string) (out string, code int) {
 }
 
 // prepare does what an administrator does once. It returns what kubectl apply prints.
-func (u trainer) prepare(file string) string {
+func (u trainer) prepare(file string, flags ...string) string {
 	u.Helper()
-	manifests, code := u.mlenv("admin", file)
+	manifests, code := u.mlenv(append([]string{"admin", file}, flags...)...)
 	if code != 0 {
 		u.Fatalf("mlenv admin: exit code %d:\n%s", code, manifests)
 	}
@@ -98,7 +101,7 @@ func rdmaByAdmin(u trainer) {
 			u.Errorf("node %s has received %s bytes on net1: the ranks' traffic went elsewhere", line[1], line[5])
 		}
 	}
-	// The pods' functions of the NICs depend on the functions that other pods hold. Of the third ones the names are the same on both nodes.
+	// The pods' functions of the NICs depend on the functions that other pods hold. The third ones have the same names on both nodes.
 	const third = "=mlx5_12,mlx5_13,mlx5_14,mlx5_15"
 	if len(devices) != 2 || devices[0] == devices[1] && devices[0] != third {
 		u.Errorf("the nodes have devices %v, want different ones on each\n%s", devices, out)
@@ -209,9 +212,11 @@ spec: {config: ` + string(config) + `}
 	u.mustContain(u.tkn("pipelinerun", "logs", e.run.Name), "Mode tcp, because the nodes cannot use RDMA")
 }
 
-// rdmaMemlock tests pods without IPC_LOCK: the node's limit applies, which is too low.
+// rdmaMemlock tests pods without IPC_LOCK: the node's limit applies, which is too low. Once their account may use nccl-scc, which the file
+// does not name, the pods ask for IPC_LOCK.
 func rdmaMemlock(u trainer) {
-	u.install(u.withRails("resources:\n"))
+	file := u.withRails("resources:\n")
+	u.install(file)
 	_, results := u.taskEnd(u.startTkn("task", "mlenv-provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
 	u.equal("reason", results["reason"], string(fail.RDMAUnavailable))
 	u.mustContain(results["message"], "8 MiB")
@@ -222,6 +227,10 @@ func rdmaMemlock(u trainer) {
 	u.mustContain(e.receipt.ModeReason, "the nodes cannot use RDMA", "8 MiB")
 	out, _ := u.mlenv("status", e.run.Name)
 	u.mustContain(out, "tcp, because the nodes cannot use RDMA")
+
+	u.prepare(file, "--scc=nccl-scc")
+	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=mode=rdma")).succeeded()
+	u.equal("constraint", e.receipt.Constraint, "nccl-scc")
 }
 
 // privilegedGPUs tests privileged pods, as host devices need: they see all GPUs of their node and use those that they were
@@ -359,6 +368,53 @@ func (u trainer) received() (nodes [2][2]int) {
 		}
 	}
 	return nodes
+}
+
+// sharingPod is a pod that uses the cards of a node, too.
+const sharingPod = `apiVersion: v1
+kind: Pod
+metadata:
+  name: sharing
+  annotations: {k8s.v1.cni.cncf.io/networks: "default/eno5np0-network,default/eno6np0-network,default/eno7np0-network,default/eno8np0-network"}
+spec:
+  serviceAccountName: ml-dev-sa
+  containers:
+  - {name: main, image: ` + trainingImage + `, command: [sleep, infinity], resources: {limits: {rdma/rdma_shared_device_eth: 1}}}
+`
+
+// rdmaShared tests RDMA as OpenShift's guide to GPUDirect RDMA sets it up, in the profile shared-devices: mlenv init finds the cards that
+// all pods share, and the ranks use them by the GIDs of their own macvlans. On one node, those of another pod come before them.
+func rdmaShared(u trainer) {
+	file := filepath.Join(u.TempDir(), "found.yaml")
+	if out, code := u.mlenv("init", "found", "--to="+file); code != 0 {
+		u.Fatalf("mlenv init: exit code %d:\n%s", code, out)
+	}
+	u.install(file)
+	u.Cleanup(func() { u.kubectl("delete", "securitycontextconstraints", admin.OwnSCC) })
+	u.prepare(file, "--scc="+admin.OwnSCC)
+	out, _ := u.mlenv("preflight", "--cluster-file="+file, "--image="+trainingImage)
+	u.mustContain(out, "Verdict: rdma because", "by shared devices: 4 attachments, 1 resource", "rdma/rdma_shared_device_eth 63, 63 free")
+
+	u.applyText(sharingPod)
+	u.waitFor("condition=Ready", "pod/sharing")
+	name := u.start("e2e/rails.sh", byShell, oneGPU, "--param=image="+trainingImage, "--param=check-fabric=true")
+	e := u.end(name).succeeded()
+	u.equal("mode", e.receipt.Mode, "rdma")
+	u.equal("constraint", e.receipt.Constraint, admin.OwnSCC)
+	for _, node := range e.receipt.Nodes {
+		var devices []string
+		for _, rail := range node.Rails {
+			devices = append(devices, rail.Device)
+		}
+		u.equal("devices of node "+strconv.Itoa(node.Node), strings.Join(devices, " "), "mlx5_2 mlx5_3 mlx5_4 mlx5_5")
+	}
+	var indexes []string
+	for _, line := range railLine.FindAllStringSubmatch(u.tkn("pipelinerun", "logs", name), -1) {
+		indexes = append(indexes, line[3])
+	}
+	slices.Sort(indexes)
+	u.equal("NCCL's GID indexes", strings.Join(indexes, " "), "5 9")
+	u.kubectl("delete", "pod", "sharing", "--now")
 }
 
 // rdmaFaults tests that a rail that is down, and devices that the cluster file does not expect,

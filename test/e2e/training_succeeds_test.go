@@ -18,7 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// metrics are the last metrics of examples/transformer.
+// metrics are the last metrics of docs/examples/transformer.
 type metrics struct {
 	Step           int
 	Passed         bool

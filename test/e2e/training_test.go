@@ -333,7 +333,7 @@ func newTraining(t *testing.T) training {
 	if out, err := run(t, nil, "go", "build", "-C", repository(t), "-o", programs, "./cmd/mlenv", "./cmd/steps"); err != nil {
 		t.Fatalf("building mlenv and the steps: %v\n%s", err, out)
 	}
-	s.repo, s.commit = serveRepository(t, map[string]string{".": filepath.Join(repository(t), "examples"),
+	s.repo, s.commit = serveRepository(t, map[string]string{".": filepath.Join(repository(t), "docs/examples"),
 		"e2e": filepath.Join("testdata", "repo")})
 	return s
 }
@@ -341,13 +341,13 @@ func newTraining(t *testing.T) training {
 // pushSteps builds and pushes the image of the steps.
 func pushSteps(t *testing.T) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(repository(t), "install", "steps-image"), registryHost+"/e2e/steps")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(repository(t), "cmd/steps/release/steps-image"), registryHost+"/e2e/steps")
 	cmd.Env = append(os.Environ(), "BASE="+registryHost+"/base/git:latest", "PLATFORMS=linux/amd64")
 	var problems strings.Builder
 	cmd.Stderr = &problems
 	pushed, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("install/steps-image: %v\n%s", err, problems.String())
+		t.Fatalf("cmd/steps/release/steps-image: %v\n%s", err, problems.String())
 	}
 	return strings.TrimSpace(string(pushed))
 }

@@ -23,11 +23,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// listener is the name of the EventListener of examples/triggers, and of its other objects.
+// listener is the name of the EventListener of docs/examples/triggers, and of its other objects.
 const listener = "mlenv-github"
 
-// webhook installs examples/triggers: only a push that is signed with the secret starts a run. The
-// run of examples/pipelines-as-code waits for that run.
+// webhook installs docs/examples/triggers: only a push that is signed with the secret starts a run. The
+// run of docs/examples/pipelines-as-code waits for that run.
 func webhook(u trainer) {
 	const secret = "it's a secret to everybody"
 	u.installTriggers(secret)
@@ -68,7 +68,7 @@ func webhook(u trainer) {
 func (u trainer) installTriggers(secret string) {
 	u.Helper()
 	u.kubectl("create", "secret", "generic", listener, "--from-literal=secret="+secret)
-	u.kubectl("apply", "--filename=../../examples/triggers/cluster-rights.yaml")
+	u.kubectl("apply", "--filename=../../docs/examples/triggers/cluster-rights.yaml")
 	binding := "e2e-" + listener
 	u.kubectl("create", "clusterrolebinding", binding, "--clusterrole=mlenv-eventlistener", "--serviceaccount="+u.namespace+":"+listener)
 	u.Cleanup(func() {
@@ -78,14 +78,14 @@ func (u trainer) installTriggers(secret string) {
 			}
 		}
 	})
-	u.kubectl("apply", "--filename=../../examples/triggers/rights.yaml")
+	u.kubectl("apply", "--filename=../../docs/examples/triggers/rights.yaml")
 	u.applyText(strings.ReplaceAll(u.quickExample("triggers/github.yaml"), "https://github.com/me/my-model.git", u.repo))
 	u.waitFor("condition=Ready", "eventlistener/"+listener)
 	// An EventListener reports Ready before its pod is ready.
 	u.waitFor("condition=Available", "deployment/el-"+listener)
 }
 
-// startedByPipelinesAsCode starts examples/pipelines-as-code as Pipelines as Code does: with the
+// startedByPipelinesAsCode starts docs/examples/pipelines-as-code as Pipelines as Code does: with the
 // values of the event, and a unique name.
 func (u trainer) startedByPipelinesAsCode() (name string) {
 	u.Helper()
@@ -99,11 +99,11 @@ func (u trainer) startedByPipelinesAsCode() (name string) {
 	return u.kubectl("create", "--filename="+file, "--output=jsonpath={.metadata.name}")
 }
 
-// quickExample returns a file of examples/ whose run starts a shell script on one GPU of each
+// quickExample returns a file of docs/examples/ whose run starts a shell script on one GPU of each
 // node.
 func (u trainer) quickExample(file string) string {
 	u.Helper()
-	content, err := os.ReadFile("../../examples/" + file)
+	content, err := os.ReadFile("../../docs/examples/" + file)
 	if err != nil {
 		u.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-const flavours = "../../images"
+const flavours = "../../tasks/mlenv-build-image/images"
 
 // folders has the folders of the flavours, by name.
 func folders(t *testing.T) map[string]string {

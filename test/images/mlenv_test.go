@@ -22,6 +22,6 @@ func TestAdditionsToTorch(t *testing.T) {
 	command := exec.CommandContext(t.Context(), "python3", "-W", "error", "-m", "unittest", "test_cpu")
 	command.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := command.CombinedOutput(); err != nil {
-		t.Errorf("testing images/cpu: %v\n%s", err, out)
+		t.Errorf("testing the flavour cpu: %v\n%s", err, out)
 	}
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of what images/cpu adds to Debian's torch."""
+"""Tests of what the flavour cpu adds to Debian's torch."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import types
 import unittest
 from unittest import mock
 
-CPU = pathlib.Path(__file__).parents[2] / "images" / "cpu"
+CPU = pathlib.Path(__file__).parents[2] / "tasks/mlenv-build-image/images/cpu"
 
 
 class TCPStore:

@@ -255,7 +255,7 @@ func TestVolumeIdentityIsAnotherFile(t *testing.T) {
 	}
 }
 
-// A process that keeps the output open stands in for a driver that keeps nvidia-smi in the kernel: the end of both is waited for in vain.
+// A process that keeps the output open stands in for a driver that keeps nvidia-smi in the kernel: neither ends in time.
 func TestStuckDriver(t *testing.T) {
 	kept := filepath.Join(t.TempDir(), "pid")
 	smi(t, fmt.Sprintf("echo x >>'%s.started'\nsleep 600 &\necho $! >'%s'\nexec sleep 600\n", kept, kept))

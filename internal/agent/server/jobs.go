@@ -165,7 +165,7 @@ func (js *jobs) check(id string, spec agent.JobSpec) error {
 		rank, last := *spec.DebugRank, spec.Nodes*spec.RanksPerNode-1
 		require(spec.Launcher != agent.Command, "debugRank: %d: launcher command starts programs and no ranks; want deepspeed or torchrun", rank)
 		require(rank >= 0 && rank <= last, "debugRank: %d: the job has ranks 0 to %d", rank, last)
-		require(agent.IsPython(spec.Script), "debugRank: %d: script %q does not end in .py, and is no module", rank, spec.Script)
+		require(agent.IsPython(spec.Script), "debugRank: %d: script %q does not end in .py, and is not a module", rank, spec.Script)
 	}
 	if err := errors.Join(problems...); err != nil {
 		return fail.Because(fail.InvalidInput, fmt.Errorf("starting a job: %w", err))

@@ -44,7 +44,7 @@ func (n *node) storePort() int {
 	return 0
 }
 
-// TestRanksAlone: ranks that have met are known also if they have closed their connection at once, and ranks that are alone are
+// TestRanksAlone: ranks that have met are known even if they have closed their connection at once, and ranks that are alone are
 // known as such.
 func TestRanksAlone(t *testing.T) {
 	n := newNode(t)

@@ -46,7 +46,7 @@ type Manager struct {
 	pauses  pauses
 
 	mu sync.Mutex
-	// live has an entry for each requested service, also if it cannot run.
+	// live has an entry for each requested service, even if it cannot run.
 	live map[string]*service
 }
 

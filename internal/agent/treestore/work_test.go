@@ -46,7 +46,7 @@ func (w workspace) wantWork(t *testing.T, what string, want files) {
 	w.wantRoot(t, 1, metaSuffix)
 }
 
-// TestWritesStayOutOfTheTree: whatever a job does to its files, the tree keeps its content, also if root, or a file system without modes,
+// TestWritesStayOutOfTheTree: whatever a job does to its files, the tree keeps its content, even if root, or a file system without modes,
 // lets it write to read-only files.
 func TestWritesStayOutOfTheTree(t *testing.T) {
 	for _, root := range []bool{false, true} {

@@ -186,7 +186,7 @@ func publish(link, dir string) error {
 		return err
 	}
 	if err := os.Rename(replacing, link); err != nil {
-		return errors.Join(fmt.Errorf("replacing %s, which is none of ml-dev-env's links; move it away: %w", link, err), os.Remove(replacing))
+		return errors.Join(fmt.Errorf("replacing %s, which ml-dev-env did not create; move it away: %w", link, err), os.Remove(replacing))
 	}
 	return nil
 }

@@ -221,7 +221,7 @@ func TestCollectSeesALateUse(t *testing.T) {
 	}
 }
 
-// Two pips without locks install the same: the first one stays, also if the second one publishes later.
+// Two pips without locks install the same: the first one stays, even if the second one publishes later.
 func TestPublishKeepsTheFirst(t *testing.T) {
 	base := filepath.Join(t.TempDir(), strings.Repeat("1", 64))
 	first := stand(t, base, "3.12", 0)

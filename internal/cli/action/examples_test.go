@@ -30,10 +30,10 @@ type workflow struct {
 	} `json:"jobs"`
 }
 
-// examples returns the workflows of examples/github, and their text, by name.
+// examples returns the workflows of docs/examples/github, and their text, by name.
 func examples(t *testing.T) (map[string]workflow, map[string]string) {
 	t.Helper()
-	files, err := filepath.Glob("../../../examples/github/*.yml")
+	files, err := filepath.Glob("../../../docs/examples/github/*.yml")
 	if err != nil || len(files) < 4 {
 		t.Fatalf("examples: %v, %v", files, err)
 	}
@@ -123,11 +123,11 @@ func TestAccountOfTheAction(t *testing.T) {
 			Name string `json:"name"`
 		} `json:"metadata"`
 	}
-	rights, _, _ := strings.Cut(read(t, "examples/github/rights.yaml"), "\n---\n")
+	rights, _, _ := strings.Cut(read(t, "docs/examples/github/rights.yaml"), "\n---\n")
 	if err := yaml.Unmarshal([]byte(rights), &account); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"action.yml", "examples/github/rights.yaml", "examples/github/renew-token.yaml", "docs/automate/github.md"} {
+	for _, file := range []string{"action.yml", "docs/examples/github/rights.yaml", "docs/examples/github/renew-token.yaml", "docs/automate/github.md"} {
 		found := createToken.FindAllStringSubmatch(read(t, file), -1)
 		if len(found) == 0 {
 			t.Errorf("%s does not name the account", file)

@@ -139,7 +139,7 @@ func TestRefusedIDToken(t *testing.T) {
 
 // The examples bind the user that the page's configuration gives a workflow, and the rights in all namespaces are those in one.
 func TestOIDCExamples(t *testing.T) {
-	const folder = "../../../examples/github/"
+	const folder = "../../../docs/examples/github/"
 	documents := func(name string) (all []map[string]any) {
 		content, err := os.ReadFile(folder + name)
 		if err != nil {

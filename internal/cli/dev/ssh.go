@@ -52,8 +52,8 @@ func sshConfigCommand() *cobra.Command {
 		Short: "Print the configuration with which ssh, scp, sftp and rsync reach the nodes",
 		Long: `Print an OpenSSH configuration in which node N of a kept environment is host mlenv-ENVIRONMENT-N, for ssh, scp, sftp, rsync,
 and editors that use them. Connections go through the API server with your own rights, and end in the node's agent: the
-image needs no sshd. rsync must be in the image. A command has what it has in mlenv shell: environment, folder, and its
-end within a minute after the connection is lost. ssh -L leads to ports of the node itself, and to no other host.
+image needs no sshd. rsync must be in the image. A command runs in the environment and folder of mlenv shell, and
+ends within a minute after the connection is lost. ssh -L leads to ports of the node itself, and to no other host.
 
 mlenv creates a key for the environment, which stays on this machine, and knows the node's host key from its agent.
 --write writes ~/.ssh/mlenv/ENVIRONMENT.conf, which ssh reads by the line "Include mlenv/*.conf" at the top of

@@ -156,7 +156,7 @@ func (l *laptop) run(program string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// ssh, scp and sftp reach a node by what ssh-config has written, through the API server, also after the agent has started again with
+// ssh, scp and sftp reach a node by what ssh-config has written, through the API server, even after the agent has started again with
 // other keys, and after the user's key was deleted.
 func TestSSHConfigReachesANode(t *testing.T) {
 	l := newLaptop(t)

@@ -43,11 +43,11 @@ for --keep-for; every command of mlenv that works in the environment restarts th
 releases the GPUs; mlenv down releases them at once. Claims and their files stay.
 
 The reaper also releases an environment that was not used for --idle-timeout: no job, open shell, browser session or
-busy GPU. mlenv dev and mlenv sync --watch alone are no use; they warn ten minutes before.
+busy GPU. A waiting mlenv dev or mlenv sync --watch does not count as use; both warn ten minutes before.
 
 Without --cluster-file mlenv uses a cluster file that is installed in the namespace. Without --image it uses the cluster
-file's image.name, or the image that was last built of its image.flavour; if there is none, mlenv builds it. With another
-request mlenv changes an existing environment only with --on-change=recreate.
+file's image.name, or the image that was last built of its image.flavour; if there is none, mlenv builds it. If the
+environment exists and differs from the request, mlenv changes it only with --on-change=recreate.
 
 Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wrong usage.`,
 		Example: `  mlenv up --nodes=2

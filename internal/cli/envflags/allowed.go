@@ -30,7 +30,7 @@ func allowed(ctx context.Context, clients *kube.Clients, doing, role string, nee
 	if role != "" {
 		next = fmt.Sprintf("oc create rolebinding mlenv-user-steps -n %s --role=%s %s\n", clients.Namespace, role, subject)
 	}
-	return fail.Advise(err, next+"oc apply -f examples/rights/user.yaml -n %[1]s   # a file of mlenv's repository\n"+
+	return fail.Advise(err, next+"oc apply -f docs/examples/rights/user.yaml -n %[1]s   # a file of mlenv's repository\n"+
 		"oc create rolebinding mlenv-user-more -n %[1]s --role=mlenv-user %[2]s", clients.Namespace, subject)
 }
 

@@ -159,16 +159,23 @@ func (f *Facts) readShared(config string) {
 // readOwn reads the configuration of the SR-IOV network device plugin, which gives a pod devices of its own
 // (k8snetworkplumbingwg/sriov-network-device-plugin). NVIDIA's operator uses it for whole cards, too, as nvidia.com/hostdev.
 func (f *Facts) readOwn(config string) {
+	type selector struct{ IsRdma bool }
 	var plugin struct {
 		ResourceList []struct {
 			ResourceName   string
 			ResourcePrefix string
-			Selectors      struct{ IsRdma bool }
+			Selectors      json.RawMessage // one selector, or a list of them: a device meets any
 		}
 	}
 	_ = json.Unmarshal([]byte(config), &plugin) // what cannot be read names no resource
 	for _, pool := range plugin.ResourceList {
-		f.RDMA[cmp.Or(pool.ResourcePrefix, "intel.com")+"/"+pool.ResourceName] = pool.Selectors.IsRdma
+		var one selector
+		var list []selector
+		if json.Unmarshal(pool.Selectors, &list) != nil && json.Unmarshal(pool.Selectors, &one) == nil {
+			list = []selector{one}
+		}
+		without := slices.Contains(list, selector{})
+		f.RDMA[cmp.Or(pool.ResourcePrefix, "intel.com")+"/"+pool.ResourceName] = len(list) > 0 && !without
 	}
 }
 

@@ -27,7 +27,7 @@ func CancelCommand() *cobra.Command {
 		Long: `Cancel a run (default: the only one in progress) so that its teardown runs: it stops the training, writes a receipt, and
 releases pods and GPUs. Claims and their files stay.
 
-The ranks get SIGTERM and have the time of the run's param stop-grace to save; with --now they have a few seconds, also in
+The ranks get SIGTERM and have the time of the run's param stop-grace to save; with --now they have a few seconds, even in
 a run that is being cancelled already.
 
 Exit code 0: the run is cancelled, or has ended already; 1: it could not be cancelled; 2: wrong usage, no such run,

@@ -45,7 +45,7 @@ func aRun(namespace, name string, age time.Duration, done bool) *v1.PipelineRun 
 	return r
 }
 
-// Runs of all namespaces are listed with theirs, also if two have the same name, and a limit keeps the newest.
+// Runs of all namespaces are listed with theirs, even if two have the same name, and a limit keeps the newest.
 func TestRunsOfAllNamespaces(t *testing.T) {
 	client := kubefake.NewClientset()
 	for _, left := range []receipt.Receipt{

@@ -34,7 +34,7 @@ func goodputText(g *receipt.Goodput) string {
 	}
 	text := strings.TrimSuffix(share+": "+strings.Join(parts, ", "), ": ")
 	if hours := g.GPUHours.Sum(); hours > 0 && share != "not measured" {
-		text += fmt.Sprintf("; %.4g of %.4g GPU-hours in steps that lasted", g.GPUHours.Steps, hours)
+		text += fmt.Sprintf("; %.4g of %.4g GPU-hours in useful steps", g.GPUHours.Steps, hours)
 	}
 	return text
 }

@@ -13,7 +13,7 @@ func TestGoodputText(t *testing.T) {
 	for want, g := range map[string]*receipt.Goodput{
 		"": nil,
 		"64.8%: starting 11s, steps 1h15m0s, repeated 5s": {Seconds: seconds, Share: 0.648, Measured: true},
-		"64.8%: starting 11s, steps 1h15m0s, repeated 5s; 10 of 12 GPU-hours in steps that lasted": {Seconds: seconds, Share: 0.648,
+		"64.8%: starting 11s, steps 1h15m0s, repeated 5s; 10 of 12 GPU-hours in useful steps": {Seconds: seconds, Share: 0.648,
 			Measured: true,
 			GPUHours: receipt.Spent{Steps: 10, Repeated: 2}},
 		"not measured: starting 11s, ranks 1h15m0s, repeated 5s": {Seconds: seconds, Share: 0.648},

@@ -479,7 +479,7 @@ clusters: [{name: a, cluster: {server: "https://%s"}}]}`, listener.Addr())
 // The example for GitHub needs no secret, and its commands train and write the report.
 func TestLocalExample(t *testing.T) {
 	withoutCluster(t)
-	content, err := os.ReadFile("../../../examples/github/local.yml")
+	content, err := os.ReadFile("../../../docs/examples/github/local.yml")
 	if err != nil {
 		t.Fatal(err)
 	}

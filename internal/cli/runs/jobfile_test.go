@@ -142,7 +142,7 @@ func TestJobSchemaIsCurrent(t *testing.T) {
 
 func TestExampleJobFile(t *testing.T) {
 	p := newParams(mldevenv.Bundle)
-	values, _, err := p.readJob("../../../examples/job.yaml")
+	values, _, err := p.readJob("../../../docs/examples/job.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

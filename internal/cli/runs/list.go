@@ -35,11 +35,11 @@ func ListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "runs",
 		Short: "List the runs of a namespace, or show how their numbers change from run to run",
-		Long: `List the runs of a namespace, or with -A of all that you may read, the newest first, also deleted ones that left a
-receipt. With --watch mlenv prints a row again when its state, reason or phase changes, until Ctrl-C.
+		Long: `List the runs of a namespace, or with -A of all that you may read, the newest first. Deleted ones that left a receipt
+are included. With --watch mlenv prints a row again when its state, reason or phase changes, until Ctrl-C.
 
-The list has the local runs of this machine, too, in place of a namespace marked (local), unless a flag chooses a namespace or
-a cluster, or with --watch. With --local it has only these, and needs no cluster.
+The list includes the local runs of this machine, marked (local) in place of a namespace, except with --watch, or if a flag
+chooses a namespace or a cluster. With --local it shows only these, and needs no cluster.
 
 Below the list mlenv names the environments that users keep and have not used for ten minutes, with their holders, if you
 may read their ConfigMaps and forward ports.

@@ -126,16 +126,7 @@ func TestLocalFailure(t *testing.T) {
 		t.Fatalf("the README has no run that fails, with its next command:\n%s", block)
 	}
 	withoutCluster(t)
-	t.Chdir(t.TempDir())
-	if err := os.WriteFile("train.py", []byte(says+`
-step = 12
-if rank == 3:
-    raise ValueError(f"the loss is nan at step {step}")
-import time
-time.sleep(600)
-`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	t.Chdir("testdata/fails")
 	var out locked.Buffer
 	root := &cobra.Command{Use: args[1], SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(RunCommand(mldevenv.Bundle))
@@ -331,12 +322,7 @@ func processesOf(t *testing.T, run string) (pids []string) {
 
 // The ranks of a run that is interrupted learn so from the module mlenv, and save for longer than ranks may run after another one failed.
 func TestLocalInterruptedSaves(t *testing.T) {
-	module, err := filepath.Abs("../../../images/common")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf("import sys; sys.path.insert(0, %q)", module) + `
-sys.dont_write_bytecode = True
+	const script = `
 import os, pathlib, time
 import mlenv
 assert not mlenv.stopping()
@@ -363,7 +349,7 @@ saved.with_name("of-" + os.environ["RANK"]).write_text(f"{mlenv.stopping().reaso
 			}
 		}
 	}()
-	err = locally(ctx, t, writer, script, "--nodes=2", "--ranks-per-node=1", "--launcher=torchrun", "--stop-grace=1m")
+	err := locally(ctx, t, writer, script, "--nodes=2", "--ranks-per-node=1", "--launcher=torchrun", "--stop-grace=1m")
 	_ = writer.Close()
 	<-read
 	if fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(err.Error(), "its ranks saved step-7 before they ended") {

@@ -50,7 +50,7 @@ func (p *params) addTo(flags *pflag.FlagSet) {
 		if value.list {
 			usage += "; may be repeated"
 		}
-		if spec.Default != nil && spec.Default.StringVal != "" && !strings.HasPrefix(spec.Default.StringVal, "registry.invalid/") {
+		if spec.Default != nil && spec.Default.StringVal != "" && !strings.Contains(usage, "mlenv install sets") {
 			usage += " (default: " + spec.Default.StringVal + ")"
 		}
 		// The flag's own default is empty: the installed pipeline may have another default.

@@ -34,15 +34,15 @@ A folder instead of the repository's URL (., .., ./DIR, ../DIR or an absolute pa
 uncommitted changes: all files that git tracks or does not ignore, except those that .mlenvignore names. mlenv sends
 them through the API server once the nodes are up. Keep it running until then.
 
-Flags of params that you leave out have the installed pipeline's defaults; the help has those of this version. If others
+Params that you leave out get the installed pipeline's defaults; the help shows those of this version. If others
 hold the default environment, the run uses one of your own, with the same claims; --name chooses one. mlenv sets the
 PipelineRun's timeouts so that the training fits.
 
 With --local the run needs no cluster: its nodes are parts of this machine, which must run Linux. --like and --resume-from
 then name a local run.
 
-A job file has the params that you would type each time, as YAML: each key is the name of a param, env and build-args are
-keys and values. Arguments and flags replace what the file has.
+A job file has the params that you would type each time, as YAML: each key is the name of a param; env and build-args are
+maps. Arguments and flags replace what is in the file.
 
 Ctrl-C asks for one key: c, or a second Ctrl-C, cancels the run and releases everything; d ends mlenv, and the run
 continues. Without a terminal, and with --local, SIGINT and SIGTERM cancel the run, and mlenv waits for its end.

@@ -27,8 +27,8 @@ ServiceAccount with one Role for all steps. Installing again updates them, inclu
 deletes what the last install created and this one does not. It changes nothing unless you hold every right and
 the API server accepts every object.
 
-The Tasks run the steps image. Without --steps-image it is the release's, or, if the cluster cannot pull that or this
-is no release, the cluster builds it of this program: a BuildConfig, with the result in the ImageStream ml-dev-env.
+The Tasks run the steps image. Without --steps-image it is the release's. If the cluster cannot pull that, or this mlenv is
+not of a release, the cluster builds the image from this program with a BuildConfig, into the ImageStream ml-dev-env.
 Nothing is compiled, and no registry or local container tool is needed. A cluster without OpenShift's builds needs
 --steps-image, which make steps-image prints.
 
@@ -61,7 +61,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&o.StepsImage, "steps-image", "", "steps image (default: the release's, or one that the cluster builds)")
 	param.Image.AddTo(cmd.Flags(), &steps.base, "base", stepsBase,
 		"base of a steps image that is built, with git, git-lfs, ssh, sh and certificates")
-	cmd.Flags().StringVar(&steps.program, "program", "", "mlenv for Linux of which a steps image is built (default: this program)")
+	cmd.Flags().StringVar(&steps.program, "program", "", "mlenv for Linux from which the steps image is built (default: this program)")
 	cmd.Flags().StringVar(&o.ServiceAccount, "service-account", launch.ServiceAccount,
 		"ServiceAccount that gets the rights, and that runs of mlenv use; tkn need not name Tekton's default account, on OpenShift pipeline")
 	cmd.Flags().BoolVar(&o.ClusterRole, "admin", false, "also let the steps read nodes, pods and settings of the whole cluster")

@@ -177,7 +177,7 @@ func platformOf(program string) (string, error) {
 	defer file.Close()
 	info, err := buildinfo.Read(file)
 	if err != nil {
-		return "", fmt.Errorf("it is no program of Go: %w", err)
+		return "", fmt.Errorf("it is not a Go program: %w", err)
 	}
 	setting := func(key string) string {
 		i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == key })

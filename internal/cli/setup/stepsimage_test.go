@@ -109,7 +109,7 @@ func TestPlatformOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	for program, want := range map[string]string{
-		text: "it is no program of Go", filepath.Join(dir, "missing"): "no such file",
+		text: "it is not a Go program", filepath.Join(dir, "missing"): "no such file",
 		self: "internal/cli/setup.test: want that of " + mlenvPackage,
 	} {
 		if _, err := platformOf(program); err == nil || !strings.Contains(err.Error(), want) {

@@ -28,8 +28,8 @@ func UninstallCommand() *cobra.Command {
 		Long: `Uninstall deletes what mlenv install created in a namespace (Tasks, Pipelines, Role, ServiceAccount, cluster files,
 schedules) and what builds left there (BuildConfigs, ImageStreams with their images). It never deletes claims, nor what
 mlenv admin printed; it deletes receipts only with --receipts, and what mlenv install --admin created only with --admin.
-It prints what stays, also the PipelineRuns of the past with their pods, from which mlenv fetch knows its image. You can
-repeat it.
+It prints what is kept, such as the PipelineRuns of the past with their pods, from which mlenv fetch knows its image. You
+can run it again.
 
 It fails if runs are in progress or environments exist. --end-runs ends them at once: it cancels runs without their
 teardown, which would lose its rights midway, and deletes environments. Their claims stay; the runs get no receipt.

@@ -4,6 +4,7 @@
 package inside
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -25,6 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/racks"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
@@ -163,7 +165,7 @@ func prepare(ctx context.Context, config server.Config, set nodes.Set, folder st
 		return fail.Advise(fail.Becausef(fail.RDMAUnavailable, "launching %s: node %d has a new pod, without the network settings of the others",
 			spec.Script, i), "on your machine: mlenv up, which gives them to it")
 	}
-	spec.Nodes, spec.RanksPerNode = len(set), max(1, facts[0].GPUsExpected)
+	spec.Nodes, spec.RanksPerNode, spec.Order = len(set), max(1, facts[0].GPUsExpected), racks.Order(racks.Of(facts))
 	tree, err := set[config.Node].CurrentTree(ctx)
 	if err != nil {
 		return err
@@ -264,23 +266,27 @@ func verdict(ctx context.Context, config server.Config, spec agent.JobSpec, stat
 	_, namespace, _ := strings.Cut(strings.TrimSuffix(config.Suffix, ".svc"), ".")
 	found, failing := cause.Find(statuses)
 	stopped := slices.IndexFunc(statuses, func(s agent.JobStatus) bool { return s.StopCause != "" })
+	unfinished := func(s agent.JobStatus) bool { return s.State != agent.Exited || failed(s) }
+	record := ""
+	for _, status := range statuses {
+		record = cmp.Or(record, status.Record)
+	}
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && slices.ContainsFunc(statuses, unfinished): // else all had ended before
 		return fail.Becausef(fail.Cancelled, "training: it was interrupted")
 	case stopped >= 0:
 		return fail.Becausef(fail.Cancelled, "training: node %d was stopped: %s", statuses[stopped].Node, statuses[stopped].StopReason)
 	case lost != nil && (!failing || !found.Known): // a rank may only have lost its peers
 		return lost
 	case failing:
-		of := cause.Job{Environment: config.Name, Namespace: namespace, Record: statuses[0].Record}
-		return found.Err(of)
+		return found.Err(cause.Job{Environment: config.Name, Namespace: namespace, Record: record})
 	case slices.ContainsFunc(statuses, failed):
-		return fail.Becausef(fail.RankFailed, "training: it failed, and no rank shows why; the logs are in %s", statuses[0].Record)
+		return fail.Becausef(fail.RankFailed, "training: it failed, and no rank shows why; the logs are in %s", record)
 	}
 	if alone := cause.Alone(statuses); alone != "" {
 		fmt.Fprintf(stderr, "warning: Every rank exited with 0, but %s. Next: %s.\n", alone, cause.AloneNext)
 	}
 	fmt.Fprintf(stderr, "Training done: %s exited with 0. The record is %s.\n",
-		humanize.Count(len(statuses)*spec.RanksOfNode(), "rank"), statuses[0].Record)
+		humanize.Count(len(statuses)*spec.RanksOfNode(), "rank"), record)
 	return nil
 }

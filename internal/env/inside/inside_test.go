@@ -13,10 +13,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -140,6 +142,35 @@ func TestRefused(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// TestVerdict asks for the end of trainings that were interrupted, some of them only after their last rank had ended.
+func TestVerdict(t *testing.T) {
+	interrupted, stop := context.WithCancel(t.Context())
+	stop()
+	of := agent.JobSpec{Nodes: 2, RanksPerNode: 1}
+	done := agent.JobStatus{Spec: of, State: agent.Exited, Record: "/record", Ranks: []agent.RankStatus{{Started: time.Unix(1, 0), Ended: time.Unix(2, 0)}}}
+	for name, tc := range map[string]struct {
+		ctx      context.Context
+		statuses []agent.JobStatus
+		lost     error
+		want     fail.Reason
+		says     string
+	}{
+		"after the end":    {interrupted, []agent.JobStatus{done, done}, nil, "", "The record is /record."},
+		"before the end":   {interrupted, []agent.JobStatus{done, {}}, nil, fail.Cancelled, ""},
+		"node 0 is lost":   {t.Context(), []agent.JobStatus{{}, done}, fail.Becausef(fail.NodeLost, "gone"), fail.NodeLost, ""},
+		"nobody shows why": {t.Context(), []agent.JobStatus{{}, {Spec: of, State: agent.Exited, Record: "/record"}}, nil, fail.RankFailed, "in /record"},
+	} {
+		var out strings.Builder
+		err := verdict(tc.ctx, server.Config{}, of, tc.statuses, tc.lost, &out)
+		if err != nil {
+			out.WriteString(err.Error())
+		}
+		if fail.ReasonOf(err) != tc.want && (err != nil || tc.want != "") || !strings.Contains(out.String(), tc.says) {
+			t.Errorf("%s: got %v, %q; want %q, %q", name, err, out.String(), tc.want, tc.says)
+		}
+	}
 }
 
 func TestParse(t *testing.T) {

@@ -91,7 +91,7 @@ func (h *Hold) Renew(ctx context.Context) error {
 	})
 }
 
-// change updates the Lease that the holder holds, also if others update it at the same moment.
+// change updates the Lease that the holder holds, even if others update it at the same moment.
 func (c Client) change(ctx context.Context, verb, holder string, edit func(*coordinationv1.Lease) error) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		lease, err := c.Find(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/racks"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
@@ -52,13 +53,11 @@ func FromFile(file cluster.File, mode agent.Mode) Settings {
 
 // SettingsOf takes the settings that the nodes have, from their facts. Without any the mode is TCP.
 func SettingsOf(facts []agent.Facts) Settings {
-	s := Settings{Mode: agent.TCP, Racks: make([]string, len(facts))}
-	for i, f := range facts {
-		if f.Network == nil {
-			continue
+	s := Settings{Mode: agent.TCP, Racks: racks.Of(facts)}
+	for _, f := range facts {
+		if f.Network != nil {
+			s.Mode, s.Expected, s.Forced = f.Network.Mode, f.Network.Expected, f.Network.Forced
 		}
-		s.Racks[i] = f.Network.Rack
-		s.Mode, s.Expected, s.Forced = f.Network.Mode, f.Network.Expected, f.Network.Forced
 	}
 	return s
 }

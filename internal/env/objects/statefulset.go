@@ -133,7 +133,7 @@ func MayExclude(set *appsv1.StatefulSet, host string, nodes int) error {
 	allowed, _ := Placement(&set.Spec.Template.Spec)
 	switch left := len(allowed) - 1; {
 	case len(set.Spec.VolumeClaimTemplates) > 0:
-		return errors.New("the claims of its pod may exist on this node alone")
+		return errors.New("the claims of its pod may exist only on this node")
 	case set.Labels[kueue.QueueLabel] != "":
 		return errors.New("its queue is Kueue's, which refuses changes of the pods that it has admitted")
 	case !slices.Contains(allowed, host):

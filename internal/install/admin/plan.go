@@ -183,7 +183,7 @@ func (r Request) iommuItem() item {
 func (r Request) rebooting(i item) item {
 	i.notes = []string{
 		fmt.Sprintf("EVERY NODE OF POOL %s REBOOTS, one after the other, about ten minutes each. Follow it:", r.Pool),
-		fmt.Sprintf("oc wait machineconfigpool/%s --for=condition=Updating --timeout=5m   # in vain if nothing changed", r.Pool),
+		fmt.Sprintf("oc wait machineconfigpool/%s --for=condition=Updating --timeout=5m   # times out if no node needs the change", r.Pool),
 		fmt.Sprintf("oc wait machineconfigpool/%s --for=condition=Updated --timeout=2h", r.Pool),
 	}
 	if !r.Reboot {

@@ -14,12 +14,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestBundleObjects: what install/bundle-objects prints names the image, and in Pipelines the bundle of the Tasks.
+// TestBundleObjects: what cmd/steps/release/bundle-objects prints names the image, and in Pipelines the bundle of the Tasks.
 func TestBundleObjects(t *testing.T) {
 	image := "registry.example/steps@sha256:" + strings.Repeat("0", 64)
 	from := "registry.example/tasks@sha256:" + strings.Repeat("1", 64)
 	output := func(args ...string) ([]byte, error) {
-		return exec.Command(root+"/install/bundle-objects", args...).Output()
+		return exec.Command(root+"/cmd/steps/release/bundle-objects", args...).Output()
 	}
 	if out, err := output("registry.example/steps:v1"); err == nil {
 		t.Errorf("an image by tag: want it refused, got %s", out)

@@ -38,7 +38,7 @@ var minVersion = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 func TestCatalog(t *testing.T) {
 	// All have one version, which is the tag, and one image runs them.
 	versions, images := map[string][]string{}, map[string][]string{}
-	script, err := os.ReadFile(filepath.Join(root, "install", "steps-image"))
+	script, err := os.ReadFile(filepath.Join(root, "cmd/steps/release/steps-image"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestCatalog(t *testing.T) {
 			image := spec(params, "steps-image").Default.StringVal
 			images[image] = append(images[image], name)
 			if got := annotations["tekton.dev/platforms"]; !strings.Contains(stepsImage, "platforms=${PLATFORMS:-"+got+"}\n") {
-				t.Errorf("platforms %s, want those of install/steps-image", got)
+				t.Errorf("platforms %s, want those of cmd/steps/release/steps-image", got)
 			}
 			for category := range strings.SplitSeq(annotations["tekton.dev/categories"], ",") {
 				if !slices.Contains(categories(), strings.TrimSpace(category)) {

@@ -34,8 +34,8 @@ func TestUpdates(t *testing.T) {
 	if config.MinimumReleaseAge != "7 days" {
 		t.Errorf("minimumReleaseAge %q, want a week", config.MinimumReleaseAge)
 	}
-	want := append(filesBelow(t, `examples/github/[^/]*\.yml$`, "examples"),
-		filesBelow(t, `requirements[^/]*\.txt$`, "images", "test/tools")...)
+	want := append(filesBelow(t, `examples/github/[^/]*\.yml$`, "docs"),
+		filesBelow(t, `requirements[^/]*\.txt$`, "tasks/mlenv-build-image/images", "test/tools")...)
 	for _, path := range want {
 		name, err := filepath.Rel(root, path)
 		if err != nil {
@@ -50,7 +50,7 @@ func TestUpdates(t *testing.T) {
 	toolchain := regexp.MustCompile(`(?m)^go 1\.\d+\.\d+\n\ntoolchain (go\S+)$`)
 	found := map[string][]string{}
 	for _, module := range []string{
-		"go.mod", "install/tools/go.mod", "install/tools/goreleaser/go.mod", "test/tools/go.mod", "test/tools/lint/go.mod",
+		"go.mod", "cmd/steps/release/tools/go.mod", "cmd/steps/release/tools/goreleaser/go.mod", "test/tools/go.mod", "test/tools/lint/go.mod",
 	} {
 		line := toolchain.FindStringSubmatch(string(read(t, filepath.Join(root, module))))
 		if line == nil {
@@ -91,7 +91,7 @@ func TestCommunity(t *testing.T) {
 			t.Errorf("CODEOWNERS names %s; want teams of the organization", owner)
 		}
 	}
-	if text := string(read(t, filepath.Join(root, "CODE_OF_CONDUCT.md"))); !strings.Contains(text, "/security/advisories/new") {
+	if text := string(read(t, filepath.Join(root, ".github/CODE_OF_CONDUCT.md"))); !strings.Contains(text, "/security/advisories/new") {
 		t.Error("CODE_OF_CONDUCT.md does not say where to report")
 	}
 }

@@ -77,7 +77,7 @@ type (
 
 // TestTriggersExample finds mistakes that Triggers would report only when an event comes.
 func TestTriggersExample(t *testing.T) {
-	const folder = root + "/examples/triggers/"
+	const folder = root + "/docs/examples/triggers/"
 	objects := documents(t, folder+"github.yaml", 3)
 	var listener eventListener
 	var binding triggerBinding
@@ -139,7 +139,7 @@ func TestTriggersExample(t *testing.T) {
 
 // TestPipelinesAsCodeExample checks the run, and the annotations by which Pipelines as Code finds it.
 func TestPipelinesAsCodeExample(t *testing.T) {
-	const file = root + "/examples/pipelines-as-code/.tekton/train.yaml"
+	const file = root + "/docs/examples/pipelines-as-code/.tekton/train.yaml"
 	found := runExample(t, file, documents(t, file, 1)[0])
 	for annotation, want := range map[string]string{"on-event": "[push, pull_request]", "on-target-branch": "[main]",
 		"target-namespace": "ml", "cancel-in-progress": "true"} {
@@ -151,7 +151,7 @@ func TestPipelinesAsCodeExample(t *testing.T) {
 	var repository struct {
 		Spec map[string]any `json:"spec"`
 	}
-	content := documents(t, root+"/examples/pipelines-as-code/repository.yaml", 1)[0]
+	content := documents(t, root+"/docs/examples/pipelines-as-code/repository.yaml", 1)[0]
 	if err := yaml.Unmarshal(content, &repository); err != nil || repository.Spec["concurrency_limit"] != nil {
 		t.Errorf("the Repository: %v, %v: want no concurrency_limit", repository.Spec, err)
 	}

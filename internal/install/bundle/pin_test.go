@@ -16,11 +16,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// checkout returns a copy of what install/pin and install/pin-examples edit, with both scripts.
+// checkout returns a copy of what pin and pin-examples of cmd/steps/release edit, with both scripts.
 func checkout(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, folder := range []string{".github", "docs", "examples", "install", "pipelines", "tasks"} {
+	for _, folder := range []string{".github", "cmd/steps/release", "docs", "pipelines", "tasks"} {
 		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(root, folder))); err != nil {
 			t.Fatal(err)
 		}
@@ -35,16 +35,16 @@ func checkout(t *testing.T) string {
 
 func script(t *testing.T, dir, name string, args ...string) {
 	t.Helper()
-	if out, err := exec.Command(filepath.Join(dir, "install", name), args...).CombinedOutput(); err != nil {
-		t.Fatalf("install/%s %v: %v\n%s", name, args, err, out)
+	if out, err := exec.Command(filepath.Join(dir, "cmd/steps/release", name), args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 	}
 }
 
-// TestPins: install/pin writes the version and the image into each Task and Pipeline, once and again, and keeps the rest.
+// TestPins: pin writes the version and the image into each Task and Pipeline, once and again, and keeps the rest.
 func TestPins(t *testing.T) {
 	dir := checkout(t)
 	image := "registry.example/steps@sha256:" + strings.Repeat("0", 64)
-	if out, err := exec.Command(filepath.Join(dir, "install", "pin"), "v01.2.3", image).CombinedOutput(); err == nil {
+	if out, err := exec.Command(filepath.Join(dir, "cmd/steps/release", "pin"), "v01.2.3", image).CombinedOutput(); err == nil {
 		t.Errorf("version v01.2.3: want it refused, got %s", out)
 	}
 	script(t, dir, "pin", "v1.2.2-rc.1", "registry.example/other@sha256:"+strings.Repeat("1", 64))
@@ -109,7 +109,7 @@ func TestOneVersion(t *testing.T) {
 	}
 	// The next release replaces the commit.
 	script(t, dir, "pin-examples", "v1.3.0", commit)
-	workflow := string(read(t, filepath.Join(dir, "examples", "github", "nightly.yml")))
+	workflow := string(read(t, filepath.Join(dir, "docs/examples/github/nightly.yml")))
 	if want := "- uses: ml-dev-env/ml-dev-env@" + commit + " # v1.3.0\n"; strings.Count(workflow, want) != 1 {
 		t.Errorf("%s: want %q", workflow, want)
 	}

@@ -137,7 +137,7 @@ func (c *common) write(t *testing.T) {
 }
 
 // readme writes the generated end of the README of a Task or Pipeline: how to refer to that of a release, at the version of the labels,
-// which install/pin sets in both, its params and its results.
+// which cmd/steps/release/pin sets in both, its params and its results.
 func readme(t *testing.T, folder, name string, labels map[string]string, image, params, results string) {
 	t.Helper()
 	version := "v" + labels["app.kubernetes.io/version"]
@@ -184,7 +184,7 @@ func install(folder, name, version string) string {
 // relative matches a link to another file of the repository.
 var relative = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 
-// absolute returns a text as install/pin writes it into the README at a folder: Artifact Hub resolves no relative link.
+// absolute returns a text as cmd/steps/release/pin writes it into the README at a folder: Artifact Hub resolves no relative link.
 func absolute(text, folder, version string) string {
 	return relative.ReplaceAllStringFunc(text, func(link string) string {
 		to := relative.FindStringSubmatch(link)

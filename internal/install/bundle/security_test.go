@@ -57,7 +57,7 @@ var runnersFile = regexp.MustCompile(`GITHUB_(STEP_SUMMARY|OUTPUT|ENV|PATH|STATE
 // TestNoWorkflowShowsATrainingsText fails if a step of a workflow writes the text of a training to where GitHub renders it or reads
 // commands, or puts an output into a script.
 func TestNoWorkflowShowsATrainingsText(t *testing.T) {
-	for _, path := range append(filesBelow(t, `\.ya?ml$`, ".github", "examples/github"), filepath.Join(root, "action.yml")) {
+	for _, path := range append(filesBelow(t, `\.ya?ml$`, ".github", "docs/examples/github"), filepath.Join(root, "action.yml")) {
 		var workflow any
 		if err := yaml.Unmarshal(read(t, path), &workflow); err != nil {
 			t.Errorf("%s: %v", path, err)
@@ -95,7 +95,7 @@ func scripts(value any) map[string]string {
 // TestDockerfilesNameTheirBase fails if a Dockerfile names its base image by tag. The digest of 25.08 is not known for
 // sure: build-image resolves the tag, see docs/project/unproven.md.
 func TestDockerfilesNameTheirBase(t *testing.T) {
-	for _, path := range filesBelow(t, `Dockerfile$`, "images", "test") {
+	for _, path := range filesBelow(t, `Dockerfile$`, "tasks/mlenv-build-image/images", "test") {
 		parsed, err := parser.Parse(bytes.NewReader(read(t, path)))
 		if err != nil {
 			t.Errorf("%s: %v", path, err)

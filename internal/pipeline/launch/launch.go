@@ -258,7 +258,7 @@ func adopt(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (
 }
 
 // Cancel cancels a run so that its finally tasks run and release everything; it does not wait for them. The ranks have the time of
-// stop-grace to save, with now only some seconds, also if the run is being cancelled already. Cancel does nothing if the run has ended or
+// stop-grace to save, with now only some seconds, even if the run is being cancelled already. Cancel does nothing if the run has ended or
 // was deleted. Errors: PermissionDenied.
 func Cancel(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, now bool) error {
 	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)

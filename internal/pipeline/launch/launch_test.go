@@ -210,7 +210,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	}{
 		{"params", Request{Values: map[string][]string{"skript": {"s"}, "nodes": {"1", "2"}}},
 			[]string{"param repo-url is missing", "param script is missing", "param nodes has 2 values: want one",
-				"param skript is none of pipeline train-multi-node; did you mean script?"}},
+				"pipeline train-multi-node has no param skript; did you mean script?"}},
 		{"times", Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}, "timeout": {"soon"},
 			"start-timeout": {"-1m"}}},
 			[]string{`param timeout: "soon": want a duration`, `param start-timeout: "-1m": want`}},

@@ -96,7 +96,7 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !names[name] {
-			problems = append(problems, fmt.Errorf("param %s is none of pipeline %s%s", name, pipeline.Name, hint(name, names)))
+			problems = append(problems, fmt.Errorf("pipeline %s has no param %s%s", pipeline.Name, name, hint(name, names)))
 		}
 	}
 	return problems

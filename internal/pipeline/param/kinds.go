@@ -35,7 +35,7 @@ var (
 	BuildArg         = matches(`^[A-Za-z_][A-Za-z0-9_.-]*=`, "KEY=VALUE")
 	Consequence      = OneOf(Warn, Fail)
 	checkMode        = OneOf(agent.TCP, agent.RDMA).Wanting("tcp or rdma, or nothing for the environment's")
-	checkTime        = AtLeast(20*time.Second, "at least 20s: torch alone takes some to start")
+	checkTime        = AtLeast(20*time.Second, "at least 20s, because torch takes some of it to start")
 	Count            = number("int", "a number, or 0 for the default", parseInt, func(n int) bool { return n >= 0 })
 	DebugRank        = number("int", "a rank from 0, or -1 for none", parseInt, func(n int) bool { return n >= -1 })
 	DeepSpeedConfig  = matches(`^[^-]`, "the path of a DeepSpeed configuration")

@@ -175,7 +175,7 @@ var table = []Param{
 	{Name: "name", Kind: Name, Default: objects.DefaultName, In: both + " preflight provision sync-repo check-fabric train teardown",
 		Help: "name of the environment; those with different names exist in parallel"},
 	{Name: "cluster", Kind: installedCluster, Default: "local", In: environments + " build-image", Is: NoFlag,
-		Help: "name of the installed cluster file"},
+		Help: "name of an installed cluster file; mlenv install sets the default"},
 	{Name: "run-name", Kind: anything, In: every, Value: "$(context.pipelineRun.name)",
 		Help: "name of the PipelineRun; empty if a user starts the step"},
 	{Name: "run-uid", Kind: anything, In: every, Value: "$(context.pipelineRun.uid)",

@@ -28,7 +28,7 @@ type Spent struct {
 	Waiting float64 `json:"waiting"`
 	// Starting is the time until the first step, and after a failed attempt until the first step of the next one.
 	Starting float64 `json:"starting"`
-	// Steps is the time of steps that lasted. The end of the training after its last step counts, too.
+	// Steps is the time of useful steps, which no later attempt did again. The end of the training after its last step counts, too.
 	Steps float64 `json:"steps"`
 	// Repeated is the time of steps that a later attempt did again.
 	Repeated float64 `json:"repeated"`
@@ -67,10 +67,10 @@ type Goodput struct {
 	Seconds Spent `json:"seconds"`
 	// GPUHours are these times multiplied by the GPUs that were assigned.
 	GPUHours Spent `json:"gpuHours"`
-	// Share is the part of the time with all GPUs in which steps lasted, from 0 to 1.
+	// Share is the part of the time with all GPUs that useful steps took, from 0 to 1.
 	Share float64 `json:"share"`
-	// Measured reports whether the training wrote the times of its steps. Without them the time of the last attempt's ranks counts as steps
-	// that lasted, and the time of earlier ones as repeated.
+	// Measured reports whether the training wrote the times of its steps. Without them the time of the last attempt's ranks counts as useful
+	// steps, and the time of earlier ones as repeated.
 	Measured bool `json:"measured"`
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// goodput shows what the minutes of a run became: one bar whose parts stand below each other.
+// goodput shows where the time of a run went: one bar whose parts stand below each other.
 type goodput struct {
 	Bars []bar
 	Text string
@@ -28,7 +28,7 @@ func goodputOf(g *receipt.Goodput) *goodput {
 	}{
 		{"waiting for GPUs", "open", g.Seconds.Waiting, g.GPUHours.Waiting},
 		{"starting", "plain", g.Seconds.Starting, g.GPUHours.Starting},
-		{"steps that lasted", "good", g.Seconds.Steps, g.GPUHours.Steps},
+		{"useful steps", "good", g.Seconds.Steps, g.GPUHours.Steps},
 		{"steps done again", "bad", g.Seconds.Repeated, g.GPUHours.Repeated},
 		{"hanging", "bad", g.Seconds.Hang, g.GPUHours.Hang},
 		{"teardown", "open", g.Seconds.Teardown, g.GPUHours.Teardown},
@@ -43,7 +43,7 @@ func goodputOf(g *receipt.Goodput) *goodput {
 		b.Width = max(0, min(100-b.Left, tenths(part.seconds, sum)))
 		result.Bars, left = append(result.Bars, b), left+part.seconds
 	}
-	result.Text = fmt.Sprintf("Steps lasted in %.1f%% of the time with all GPUs.", 100*g.Share)
+	result.Text = fmt.Sprintf("Useful steps took %.1f%% of the time with all GPUs.", 100*g.Share)
 	if !g.Measured && g.Seconds.Steps+g.Seconds.Repeated > 0 {
 		result.Text = "Not measured: the training wrote no times of steps, so the whole time of the ranks counts as steps."
 	}

@@ -391,7 +391,7 @@ func TestSlowDevices(t *testing.T) {
 	}
 }
 
-// The bar shows what the minutes became, and only what there was.
+// The bar shows where the time went, and only what there was.
 func TestGoodput(t *testing.T) {
 	r := receipt.Receipt{Run: "r", Phases: []receipt.Phase{{Name: "train"}}, Goodput: &receipt.Goodput{
 		GPUs: 8, Share: 0.75, Measured: true, Seconds: receipt.Spent{Waiting: 100, Steps: 600, Repeated: 100, Hang: 100, Teardown: 100},
@@ -399,9 +399,9 @@ func TestGoodput(t *testing.T) {
 	}}
 	_, root := render(t, r)
 	got := text(root)
-	for _, want := range []string{"waiting for GPUs\n1m40s\n", "steps that lasted\n10m0s, 1.333 GPU-hours\n",
+	for _, want := range []string{"waiting for GPUs\n1m40s\n", "useful steps\n10m0s, 1.333 GPU-hours\n",
 		"steps done again\n1m40s, 0.2222",
-		"hanging\n1m40s\n", "Steps lasted in 75.0% of the time with all GPUs.\n"} {
+		"hanging\n1m40s\n", "Useful steps took 75.0% of the time with all GPUs.\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}

@@ -27,7 +27,7 @@ type Values struct {
 	Loss *float64 `json:"loss,omitempty"`
 	// LossLost reports that the last loss was NaN or infinite.
 	LossLost bool `json:"lossNotFinite,omitempty"`
-	// Goodput is the part of the time with all GPUs in which steps lasted, in percent.
+	// Goodput is the part of the time with all GPUs that useful steps took, in percent.
 	Goodput *Percent `json:"goodputPercent,omitempty"`
 	// Product is the rate of a matrix product on the slowest device, of check-fabric.
 	Product *fabric.FLOPS `json:"flopsPerSecond,omitempty"`

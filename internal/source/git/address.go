@@ -93,7 +93,7 @@ func parseAddress(text string) (address, error) {
 	case strings.ContainsFunc(a.user+a.host+a.path, unicode.IsControl):
 		problem = "it has escaped control characters"
 	case !validHost(a.host):
-		problem = "its host has other characters than letters, digits, dots and hyphens, and is no IP address"
+		problem = "its host has other characters than letters, digits, dots and hyphens, and is not an IP address"
 	default:
 		return a, nil
 	}

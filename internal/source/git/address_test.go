@@ -59,7 +59,7 @@ func TestParseAddressRefuses(t *testing.T) {
 		"https://me:hu/sh@git.example/repo": "no URL",
 		"https://me:hu?sh@git.example/repo": "no URL",
 		"https://git.example/a\nb":          "control characters",
-		"ssh://::/repo":                     "is no IP address",
+		"ssh://::/repo":                     "is not an IP address",
 		"https://git.example;x/repo":        "other characters than letters",
 	} {
 		_, err := parseAddress(text)

@@ -75,7 +75,7 @@ func AuthFromDir(dir string) (Auth, error) {
 		}
 		if err != nil {
 			return Auth{},
-				fail.Because(fail.InvalidInput, errors.New("reading git secret: ssh-privatekey: it is no private key in PEM or OpenSSH form"))
+				fail.Because(fail.InvalidInput, errors.New("reading git secret: ssh-privatekey: it is not a private key in PEM or OpenSSH form"))
 		}
 		a.key = signer
 	}

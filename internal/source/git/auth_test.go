@@ -41,7 +41,7 @@ func TestAuthRefuses(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir, "ssh-privatekey", "no key, but secret")
 	_, err := AuthFromDir(dir)
-	wantFailure(t, err, fail.InvalidInput, "ssh-privatekey: it is no private key", "")
+	wantFailure(t, err, fail.InvalidInput, "ssh-privatekey: it is not a private key", "")
 	if strings.Contains(err.Error(), "but secret") {
 		t.Errorf("a secret is shown: %v", err)
 	}

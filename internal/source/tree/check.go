@@ -125,7 +125,7 @@ func pathProblem(name string) string {
 	for part := range strings.SplitSeq(name, "/") {
 		switch {
 		case part == "" || part == "." || part == "..":
-			return "is no path in a tree: want names separated by single slashes, none of them . or .."
+			return "is not a path in a tree: want names separated by single slashes, none of them . or .."
 		case len(part) > longestName:
 			return "has a name that is too long to be a file's"
 		}

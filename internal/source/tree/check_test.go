@@ -55,13 +55,13 @@ func TestCheckRefuses(t *testing.T) {
 		m    Manifest
 		want string
 	}{
-		{"a path up", sorted(file("../x")), "../x: is no path in a tree"},
-		{"a path up within", sorted(file("a/../../x")), "is no path in a tree"},
-		{"an absolute path", sorted(file("/etc/passwd")), "is no path in a tree"},
-		{"no path", sorted(file("")), "is no path in a tree"},
-		{"this", sorted(folder(".")), "is no path in a tree"},
-		{"two slashes", sorted(file("a//b")), "is no path in a tree"},
-		{"a slash at the end", sorted(folder("a/")), "is no path in a tree"},
+		{"a path up", sorted(file("../x")), "../x: is not a path in a tree"},
+		{"a path up within", sorted(file("a/../../x")), "is not a path in a tree"},
+		{"an absolute path", sorted(file("/etc/passwd")), "is not a path in a tree"},
+		{"no path", sorted(file("")), "is not a path in a tree"},
+		{"this", sorted(folder(".")), "is not a path in a tree"},
+		{"two slashes", sorted(file("a//b")), "is not a path in a tree"},
+		{"a slash at the end", sorted(folder("a/")), "is not a path in a tree"},
 		{"a zero byte", sorted(file("a%00b")), "holds a zero byte"},
 		{"a hidden path up", sorted(file("%2E%2E/x")), "it has another spelling"},
 		{"raw bytes", sorted(file("\xff")), "it has another spelling"},

@@ -106,7 +106,7 @@ func (f *folder) relevant(event fsnotify.Event) string {
 	}
 	name = filepath.ToSlash(name)
 	// The event does not contain whether the path is a folder.
-	// On a Mac, programs for search and backup change what belongs to a file, also after each time it is saved.
+	// On a Mac, programs for search and backup change what belongs to a file, and do so after each save.
 	if runtime.GOOS == "darwin" && event.Op == fsnotify.Chmod {
 		return ""
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/racks"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -368,7 +369,7 @@ func (c *Check) confirmDevices(ctx context.Context) error {
 
 // places returns all nodes in the order of a training's ranks.
 func (c *Check) places() []int {
-	if order := network.Order(c.settings.Racks); order != nil {
+	if order := racks.Order(c.settings.Racks); order != nil {
 		return order
 	}
 	var places []int
@@ -415,7 +416,7 @@ func (c *Check) wrongTransport() error {
 		return nil
 	}
 	if r.Backend == fabric.Gloo {
-		r.Message = r.Transport + " was measured: without GPUs there is no NCCL, which alone would show RDMA"
+		r.Message = r.Transport + " was measured: without GPUs there is no NCCL, and only NCCL would show RDMA"
 		return nil
 	}
 	if r.Network == nil || r.Network.Transport != nccl.Sockets {

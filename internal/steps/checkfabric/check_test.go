@@ -98,7 +98,7 @@ func TestCheckPasses(t *testing.T) {
 		t.Errorf("got %+v, want a pass with 1.5 GB/s", report)
 	}
 	// Without GPUs nothing shows RDMA, and that is no failure.
-	if !strings.HasPrefix(report.Transport, "gloo over ") || !strings.Contains(report.Message, "which alone would show RDMA") {
+	if !strings.HasPrefix(report.Transport, "gloo over ") || !strings.Contains(report.Message, "and only NCCL would show RDMA") {
 		t.Errorf("transport %q, message %q", report.Transport, report.Message)
 	}
 }

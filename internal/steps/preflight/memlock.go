@@ -150,16 +150,16 @@ type locking struct {
 }
 
 // LockMemory returns the request with security.ipc_lock if its pods need the capability to register memory, and may have it by a
-// constraint that the cluster file does not name. why is "" if nothing changed.
-func LockMemory(ctx context.Context, clients *kube.Clients, r objects.Request) (changed objects.Request, why string) {
+// constraint that the cluster file does not name. why is "" if nothing changed. After an error that is unknown.
+func LockMemory(ctx context.Context, clients *kube.Clients, r objects.Request) (changed objects.Request, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limitOf(clients))
 	defer cancel()
 	p, err := newProbe(ctx, Deps{Clients: clients}, Options{Request: r, Mode: agent.RDMA})
 	if err != nil || p.lock == nil || p.lock.scc == "" {
-		return r, "" // the API server's refusal of the objects tells what is wrong
+		return r, "", err
 	}
 	r.Cluster.Security.IPCLock = true
-	return r, p.lock.why()
+	return r, p.lock.why(), nil
 }
 
 // decideLock has the pods ask for IPC_LOCK if it is not known that they can register memory without it, and a constraint that their

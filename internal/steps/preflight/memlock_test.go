@@ -75,9 +75,9 @@ func TestMayLock(t *testing.T) {
 			if mode, why := report.Mode(); mode != test.mode {
 				t.Errorf("mode %s because %s, want %s", mode, why, test.mode)
 			}
-			changed, why := LockMemory(t.Context(), d.Clients, o.Request.WithDefaults())
-			if changed.Cluster.Security.IPCLock != test.asks || (why != "") != test.asks {
-				t.Errorf("the pods ask for IPC_LOCK: %t, because %q, want %t", changed.Cluster.Security.IPCLock, why, test.asks)
+			changed, why, err := LockMemory(t.Context(), d.Clients, o.Request.WithDefaults())
+			if changed.Cluster.Security.IPCLock != test.asks || (why != "") != test.asks || err != nil {
+				t.Errorf("the pods ask for IPC_LOCK: %t, because %q, %v, want %t", changed.Cluster.Security.IPCLock, why, err, test.asks)
 			}
 			if planned := report.objects[agent.RDMA].StatefulSet; objects.AsksIPCLock(&planned.Spec.Template.Spec) != test.asks {
 				t.Errorf("the planned objects ask for IPC_LOCK: %t, want %t", !test.asks, test.asks)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/racks"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube/kueue"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -119,26 +120,26 @@ func expectedBefore(ctx context.Context, client kubernetes.Interface, p Plan) (e
 // order returns the order that ranks would have on the free nodes, and what it saves.
 func (p Plan) order() string {
 	names := map[string][]string{} // by rack
-	order := network.Order(p.Racks)
-	var racks []string
+	order := racks.Order(p.Racks)
+	var listed []string
 	for i := range p.FreeNodes {
 		if order != nil {
 			i = order[i]
 		}
 		rack := cmp.Or(p.Racks[i], "unknown")
 		if names[rack] == nil {
-			racks = append(racks, rack)
+			listed = append(listed, rack)
 		}
 		names[rack] = append(names[rack], p.FreeNodes[i])
 	}
-	if len(racks) == 1 {
-		return "in the order of the pods: the rack of all free nodes is " + racks[0]
+	if len(listed) == 1 {
+		return "in the order of the pods: the rack of all free nodes is " + listed[0]
 	}
-	for i, rack := range racks {
-		racks[i] = rack + " (" + strings.Join(names[rack], ", ") + ")"
+	for i, rack := range listed {
+		listed[i] = rack + " (" + strings.Join(names[rack], ", ") + ")"
 	}
 	return fmt.Sprintf("by rack: %s; a ring of all free nodes crosses between racks %d times, %d without this order",
-		strings.Join(racks, ", "), network.Crossings(p.Racks, order), network.Crossings(p.Racks, nil))
+		strings.Join(listed, ", "), racks.Crossings(p.Racks, order), racks.Crossings(p.Racks, nil))
 }
 
 // Print writes the plan as text, without the verdict and the checks.

@@ -40,7 +40,7 @@ func (p *probe) queue(ctx context.Context) []Check {
 	return append([]Check{check}, p.queuePriority(ctx, name)...)
 }
 
-// localQueue is active also if it cannot be read.
+// localQueue is active even if it cannot be read.
 func (p *probe) localQueue(ctx context.Context, name string) (check Check, active bool) {
 	queue, list := p.Request.Queue, "oc get localqueues -n "+p.Request.Namespace
 	found, err := kueue.Get(ctx, p.Clients.Objects, "localqueues", p.Request.Namespace, queue)

@@ -41,9 +41,8 @@ func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet
 		}
 		p.log.Info("New certificates are created; running agents load them within two minutes.")
 	}
-	// A run's training commands no node. Who develops in an environment may train from inside, too.
-	nodesTrain := !p.holder.Run || p.options.TrainingTimeout == 0
-	made, err := certs.New(p.request.Namespace, p.request.Name, p.now(), nodesTrain)
+	// A person trains from inside an environment, which is kept for that; a run's training commands no node.
+	made, err := certs.New(p.request.Namespace, p.request.Name, p.now(), p.options.KeepFor > 0)
 	if err != nil {
 		return made, agent.Credentials{}, err
 	}

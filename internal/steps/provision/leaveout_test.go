@@ -45,7 +45,7 @@ func TestNodeWithoutItsGPUIsLeftOut(t *testing.T) {
 		{"nodes that are not listed", lost, nil, nil, 0, nil, "does not list it"},
 		{"claims of its own", lost, []string{"node-a", "node-b", "node-c"}, func(set *appsv1.StatefulSet) {
 			set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{}}
-		}, 0, []string{"node-a", "node-b", "node-c"}, "exist on this node alone"},
+		}, 0, []string{"node-a", "node-b", "node-c"}, "exist only on this node"},
 		{"a queue", lost, []string{"node-a", "node-b", "node-c"}, func(set *appsv1.StatefulSet) {
 			set.Labels[kueue.QueueLabel] = "team-a"
 		}, 0, []string{"node-a", "node-b", "node-c"}, "Kueue"},

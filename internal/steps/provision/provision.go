@@ -264,8 +264,12 @@ func (p *provisioner) lockMemory(ctx context.Context, live *appsv1.StatefulSet) 
 		security.IPCLock = security.IPCLock || objects.AsksIPCLock(&live.Spec.Template.Spec)
 		return
 	}
-	var why string
-	if p.request, why = preflight.LockMemory(ctx, p.clients, p.request); why != "" {
+	request, why, err := preflight.LockMemory(ctx, p.clients, p.request)
+	p.request = request
+	switch {
+	case err != nil:
+		p.log.Warn(fmt.Sprintf("Whether the pods can lock memory is unknown, and they ask for no capability: %v", err))
+	case why != "":
 		p.log.Info("Locked memory: "+why+".", "event", "ipc-lock", "why", why)
 	}
 }

@@ -265,12 +265,8 @@ func TestPodsWithoutRails(t *testing.T) {
 
 // A training of a run must not command the other nodes. People may train from inside of what they develop in.
 func TestNodesThatTrain(t *testing.T) {
-	for _, tc := range []struct {
-		run      bool
-		training time.Duration
-		want     agent.Peer
-	}{{true, time.Hour, agent.AgentPeer}, {true, 0, agent.LaunchPeer}, {false, 0, agent.LaunchPeer}} {
-		step := newPlace(t).provisioner(func(p *provisioner) { p.holder.Run, p.options.TrainingTimeout = tc.run, tc.training })
+	for keepFor, want := range map[time.Duration]agent.Peer{0: agent.AgentPeer, time.Hour: agent.LaunchPeer} {
+		step := newPlace(t).provisioner(func(p *provisioner) { p.options.KeepFor = keepFor })
 		made, _, err := step.certificates(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -280,8 +276,8 @@ func TestNodesThatTrain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := agent.PeerOf(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}); got != tc.want {
-			t.Errorf("of a run %t, with %s of training: got kind %d, want %d", tc.run, tc.training, got, tc.want)
+		if got := agent.PeerOf(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}); got != want {
+			t.Errorf("kept for %s: got kind %d, want %d", keepFor, got, want)
 		}
 	}
 }

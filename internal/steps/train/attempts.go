@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/racks"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
@@ -38,8 +39,6 @@ var mends = []fail.Reason{
 type onNode struct {
 	node int
 	error
-	// until is when the node's silence shows a fault of its own, zero if it does already.
-	until time.Time
 }
 
 func (e onNode) Unwrap() error { return e.error }
@@ -152,12 +151,13 @@ func (t *Training) whyFinal(failed agent.Attempt, guessed bool) string {
 		return ""
 	}
 	last := t.Spec.Attempts[len(t.Spec.Attempts)-1]
-	lostNode := last.Reason == fail.NodeLost || failed.Reason == fail.NodeLost
+	either := func(reason fail.Reason) bool { return last.Reason == reason || failed.Reason == reason }
+	lostNode, killed := either(fail.NodeLost), either(fail.ContainerRestarted) // from outside
 	progressed := last.Last != nil && failed.Last != nil && *failed.Last > *last.Last
 	switch {
 	case !lostNode && !progressed && last.Symptom == failed.Symptom:
 		return fmt.Sprintf("attempt %d ended with the same error%s", last.Attempt, atStep(last.Last))
-	case !lostNode && !progressed && last.Last != nil && failed.Last != nil:
+	case !lostNode && !killed && !progressed && last.Last != nil && failed.Last != nil:
 		return fmt.Sprintf("attempt %d had already reached step %.0f", last.Attempt, *last.Last)
 	case len(t.Spec.Attempts) >= t.MaxRestarts:
 		return fmt.Sprintf("max-restarts allows %s", humanize.Count(t.MaxRestarts, "restart"))
@@ -201,7 +201,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		}
 		// A new pod does not know its network, and if all are new none does.
 		settings := t.Network.Settings
-		settings.Racks = network.SettingsOf(facts).Racks
+		settings.Racks = racks.Of(facts)
 		prepared, err := network.Prepare(ctx, t.Nodes, settings)
 		if node, fault := faulty(facts, prepared); fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue
@@ -209,7 +209,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		if err != nil {
 			return err
 		}
-		t.Network, t.Spec.Order = prepared, network.Order(settings.Racks)
+		t.Network, t.Spec.Order = prepared, racks.Order(settings.Racks)
 		node, fault, err := t.checkFabric(ctx)
 		if fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue

@@ -104,9 +104,8 @@ type course struct {
 	judge
 	phase    phase
 	statuses []agent.JobStatus
-	// lost are the nodes that report nothing any more, and silent those that may report again, with the times since when they do not.
-	lost   map[int]bool
-	silent map[int]time.Time
+	// lost are the nodes that report nothing any more, and silent those that may report again.
+	lost, silent map[int]bool
 	// failure is the first one. It is nil as long as its question is open, which asked means.
 	failure error
 	asked   bool
@@ -150,7 +149,7 @@ func (c *course) on(e event, now time.Time) []effect {
 func (c *course) heard(e jobs.Event, now time.Time) {
 	switch e.Kind {
 	case jobs.Silent:
-		c.silent[e.Node] = now
+		c.silent[e.Node] = true
 		c.say(slog.LevelWarn, fmt.Sprintf("Node %d does not answer; the training may continue. Trying again. (%v)", e.Node, e.Err))
 	case jobs.Lost:
 		c.lost[e.Node] = true
@@ -161,6 +160,10 @@ func (c *course) heard(e jobs.Event, now time.Time) {
 }
 
 func (c *course) reported(node int, status agent.JobStatus, now time.Time) {
+	if c.late && c.silent[node] && status.State == agent.Running { // the order to stop has not reached it
+		c.late, c.stopped = false, false
+		c.stop("", "a rank lost its peers")
+	}
 	delete(c.silent, node)
 	if c.nccl.note(c.statuses[node].NCCL, status.NCCL) {
 		c.effects = append(c.effects, alarm{ncclSettled, together})
@@ -326,8 +329,9 @@ func (c *course) over() bool {
 	return true
 }
 
-// conclude ends the attempt, if no question is open about it.
+// conclude ends the attempt, if no question is open about it, and no node that may still show the cause.
 func (c *course) conclude() {
+	first := c.phase != explaining
 	c.phase = explaining
 	if c.asked {
 		return
@@ -343,25 +347,30 @@ func (c *course) conclude() {
 			c.ask(*q)
 			return
 		}
-		err = c.unanswered(err)
+		if node, awaited := c.awaited(err); awaited {
+			if first {
+				c.say(slog.LevelInfo, fmt.Sprintf("No rank shows an error of its own. Waiting at most %s for node %d, which does not answer.",
+					jobs.Reachable, node))
+			}
+			return
+		}
 	}
 	c.finish(err)
 }
 
-// unanswered returns the error of a node that does not answer, if a rank lost its peers and no rank shows an error of its own; else err.
-func (c *course) unanswered(err error) error {
+// awaited returns a node that does not answer, if a rank lost its peers and no rank shows an error of its own. Either the node answers,
+// and shows what its ranks did, or it counts as lost.
+func (c *course) awaited(err error) (node int, ok bool) {
 	var lost cause.Error
 	if !errors.As(err, &lost) || lost.Known || lost.Left != nil || lost.Waiting != nil || lost.Behind != "" || lost.Stalled != "" {
-		return err
+		return 0, false
 	}
 	for node, status := range c.statuses {
-		since, silent := c.silent[node]
-		if silent && (status.State == agent.Running || status.State == "") {
-			return onNode{node, c.gone(node, "its agent does not answer, and rank %d on node %d, which lost its peers, %s",
-				lost.Rank.Rank, lost.Rank.Node, lost.Symptom()), since.Add(jobs.Reachable)}
+		if c.silent[node] && !c.lost[node] && (status.State == agent.Running || status.State == "") {
+			return node, true
 		}
 	}
-	return err
+	return 0, false
 }
 
 func (c *course) ask(q question) {

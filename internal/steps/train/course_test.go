@@ -246,7 +246,17 @@ func TestCourse(t *testing.T) {
 			{silentNode(1), `log "Node 1 does not answer;"`, running},
 			{losesItsPeer(0), "settled after 3s", doubtful},
 			{settled, "stop all: a rank lost its peers" + rest, stopping},
-			{giveUp, "end: NodeLost", ended},
+			{giveUp, `log "No rank shows an error"`, explaining},
+			{lost(1), "end: NodeLost", ended},
+		}},
+		{"a rank loses its peer, whose node answers after the end with an error of its own", []row{
+			{silentNode(1), `log "Node 1 does not answer;"`, running},
+			{losesItsPeer(0), "settled after 3s", doubtful},
+			{settled, "stop all: a rank lost its peers" + rest, stopping},
+			{obeys(0, ""), "", stopping},
+			{giveUp, `log "No rank shows an error"`, explaining},
+			{runs(1), "stop all: a rank lost its peers" + rest, stopping},
+			{exits(1, 3), "end: RankFailed", ended},
 		}},
 		{"a rank loses its peer, whose node answers again", []row{
 			{silentNode(0), `log "Node 0 does not answer;"`, running},
@@ -485,7 +495,7 @@ func TestCourse(t *testing.T) {
 				rules: watches(rules.Valid(of.stopIf), rules.Valid(of.restartIf), false),
 				judge: judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 1, Grace: time.Minute},
 					of: cause.Job{Run: "run", Namespace: "ns"}, gone: (&Training{}).gone},
-				phase: running, statuses: make([]agent.JobStatus, 2), lost: map[int]bool{}, silent: map[int]time.Time{}, launched: begin,
+				phase: running, statuses: make([]agent.JobStatus, 2), lost: map[int]bool{}, silent: map[int]bool{}, launched: begin,
 				started: !strings.Contains(tc.rows[0].want, "first rank"),
 				nccl:    ncclMonitor{wanted: nccl.RDMAGPU, ranks: 2},
 			}

@@ -12,7 +12,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/known"
 )
@@ -61,16 +60,11 @@ func (t *Training) renew(ctx context.Context, facts []agent.Facts, renewed map[i
 
 // staysSilent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
 // that was deleted, evicted or preempted may come back to its node.
-func (t *Training) staysSilent(ctx context.Context, lost onNode) bool {
-	waiting, cancel := context.WithDeadline(ctx, lost.until)
+func (t *Training) staysSilent(ctx context.Context, node int) bool {
+	asking, cancel := context.WithTimeout(ctx, 3*askTime) // nvidia-smi alone may take 20 s
 	defer cancel()
-	err := nodes.Retry(waiting, func() error {
-		asking, cancel := context.WithTimeout(ctx, 3*askTime) // nvidia-smi alone may take 20 s
-		defer cancel()
-		_, err := t.Nodes[lost.node].Facts(asking)
-		return err
-	})
-	return err != nil && t.podGone(ctx, lost.node) == nil
+	_, err := t.Nodes[node].Facts(asking)
+	return err != nil && t.podGone(ctx, node) == nil
 }
 
 // leaveOutBy leaves out the node that stays silent, or the node of a rank whose own words show a fault of the node.
@@ -79,7 +73,7 @@ func (t *Training) leaveOutBy(ctx context.Context, err error, failed *agent.Atte
 	var lost onNode
 	switch {
 	case failed.Reason == fail.NodeLost && errors.As(err, &lost):
-		if t.staysSilent(ctx, lost) {
+		if t.staysSilent(ctx, lost.node) {
 			host := t.hosts[lost.node]
 			t.leaveOut(ctx, failed, lost.node, "it did not answer")
 			t.Log.Info(outOfService(host))

@@ -39,7 +39,6 @@ func TestLeaveOut(t *testing.T) {
 		fault   string // the fault of a GPU on Kubernetes node b
 		deleted bool   // the pod of node 1 is a new one
 		answers bool   // node 1 answers as soon as it is asked again
-		until   time.Time
 		devices bool   // the first pod of node 1 may not use its GPUs any more
 		words   string // of the rank on node 1 that failed
 		want    []string
@@ -52,7 +51,6 @@ func TestLeaveOut(t *testing.T) {
 				"file leaves 1 node, want 2", taint}},
 		{name: "a silent node of an environment that may use any", ended: lost, says: []string{"the other nodes are not known", taint}},
 		{name: "a node that was silent", ended: lost, listed: []string{"a", "b", "c"}, answers: true},
-		{name: "a node that is silent for a moment", ended: lost, listed: []string{"a", "b", "c"}, until: time.Now().Add(time.Hour)},
 		{name: "a pod that was deleted", ended: lost, listed: []string{"a", "b", "c"}, deleted: true},
 		{name: "a faulty GPU", ended: failed, listed: []string{"a", "b", "c"}, fault: "its row remapping failed", want: []string{"b"},
 			says: []string{"Kubernetes node b is left out from now on: its GPUs: GPU 0 (): its row remapping failed"}},
@@ -66,7 +64,7 @@ func TestLeaveOut(t *testing.T) {
 		{name: "a faulty GPU next to claims of the node", ended: failed, listed: []string{"a", "b", "c"}, fault: "its row remapping failed",
 			change: func(set *appsv1.StatefulSet) {
 				set.Spec.VolumeClaimTemplates = make([]corev1.PersistentVolumeClaim, 1)
-			}, says: []string{"the claims of its pod may exist on this node alone"}},
+			}, says: []string{"the claims of its pod may exist only on this node"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			training, out, agents := newTraining(t, "exit 0")
@@ -127,7 +125,7 @@ func TestLeaveOut(t *testing.T) {
 			python := &agent.PythonError{Type: "RuntimeError", Message: tc.words}
 			err := cause.Cause{Known: true, Rank: agent.RankStatus{Rank: 1, Node: 1, Exit: agent.Exit{Code: 1}, Python: python}}.Err(cause.Job{})
 			if tc.ended.Reason == fail.NodeLost {
-				err = onNode{node: 1, error: training.gone(1, "its agent does not answer"), until: tc.until}
+				err = onNode{node: 1, error: training.gone(1, "its agent does not answer")}
 			}
 			training.leaveOutBy(t.Context(), err, &tc.ended)
 			if err := training.gather(t.Context(), &tc.ended); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 )
 
-// meetingTime is how much later than the first rank the others may come to the rendezvous before the log names them. With
+// meetingTime is how much later than the first rank the others may reach the rendezvous before the log names them. With
 // the time between two looks it makes at most a minute.
 const meetingTime = 30 * time.Second
 
@@ -47,7 +47,7 @@ func (t *Training) watchRendezvous(ctx context.Context, m *meeting, statuses []a
 	over := m.over
 	late := m.late(statuses, t.Spec, now)
 	if m.told && m.over && !over {
-		t.Log.Info(fmt.Sprintf("All ranks have come to the rendezvous, the last ones after %s.", now.Sub(m.first).Round(time.Second)))
+		t.Log.Info(fmt.Sprintf("All ranks have reached the rendezvous, the last ones after %s.", now.Sub(m.first).Round(time.Second)))
 	}
 	if len(late) == 0 {
 		return

@@ -59,14 +59,14 @@ exec sleep 1000`)
 	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "for 30s since the first came: rank 1 on node 1 ") {
 		t.Errorf("log %q, want one warning about rank 1", got)
 	}
-	if got := cause.Hang(training.Spec, statuses, nil); got != "rank 1 on node 1 has not come to the rendezvous" {
+	if got := cause.Hang(training.Spec, statuses, nil); got != "rank 1 on node 1 has not reached the rendezvous" {
 		t.Errorf("the culprit of a hang: %s", got)
 	}
 	if err := os.WriteFile(release, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	training.watchRendezvous(t.Context(), &m, until(2), began.Add(80*time.Second))
-	if !strings.Contains(out.String(), "All ranks have come to the rendezvous, the last ones after 1m20s.") {
+	if !strings.Contains(out.String(), "All ranks have reached the rendezvous, the last ones after 1m20s.") {
 		t.Errorf("log %q, want a line that all have come", out)
 	}
 }

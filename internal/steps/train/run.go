@@ -24,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/racks"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -307,7 +308,7 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	if t.Network, err = network.Prepare(ctx, t.Nodes, network.SettingsOf(facts)); err != nil {
 		return err
 	}
-	spec.Order = network.Order(t.Network.Racks)
+	spec.Order = racks.Order(t.Network.Racks)
 	if spec.RanksPerNode == 0 {
 		spec.RanksPerNode = max(1, facts[0].GPUsExpected)
 	}

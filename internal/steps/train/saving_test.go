@@ -141,7 +141,7 @@ func TestSaveWhenANodeIsDrained(t *testing.T) {
 	wantSaved(t, agents[0])
 }
 
-// Two interrupts end the step of a user soon, also if no node answers.
+// Two interrupts end the step of a user soon, even if no node answers.
 func TestInterruptedTwiceWithoutNodes(t *testing.T) {
 	training, out, agents := newTraining(t, "exit 0")
 	for _, node := range agents {

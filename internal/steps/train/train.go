@@ -229,7 +229,7 @@ func (t *Training) outputs(ctx context.Context) (each []context.Context, stop fu
 // followRanks shows the output of ranks until the contexts of their nodes end.
 func (t *Training) followRanks(outputs []context.Context, group *sync.WaitGroup) {
 	if count := len(t.Nodes) * t.Spec.RanksOfNode(); count > jobs.MostLogs {
-		t.Log.Info(fmt.Sprintf("This log shows the output of rank 0 alone, because there are %s, and the last lines of a rank that fails. The "+
+		t.Log.Info(fmt.Sprintf("This log shows only the output of rank 0, because there are %s, and the last lines of a rank that fails. The "+
 			"whole log of any rank: mlenv logs %s --rank N", humanize.Count(count, "rank"), cmp.Or(t.Spec.Run, "RUN")))
 	}
 	(&jobs.Output{Out: t.Out, Log: t.Log}).Follow(t.job(), t.Spec, outputs, group)
@@ -274,7 +274,7 @@ func (t *Training) course(began time.Time) *course {
 			wanted: t.wantedTransport(), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(), nodes: len(t.Nodes),
 		},
 		rules: watches(t.StopIf.Rules, t.RestartIf.Rules, t.Spec.DebugRank != nil),
-		lost:  map[int]bool{}, silent: map[int]time.Time{},
+		lost:  map[int]bool{}, silent: map[int]bool{},
 	}
 }
 

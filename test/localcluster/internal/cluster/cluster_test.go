@@ -118,7 +118,7 @@ func TestNodeMissing(t *testing.T) {
 		{"new", &corev1.Node{}, "no Ready condition"},
 	}
 	for _, test := range tests {
-		if got := nodeMissing(test.node, wanted{gpus: 4, functions: rdma.FunctionsEach}, started); !strings.Contains(got, test.want) ||
+		if got := nodeMissing(test.node, wanted{gpus: 4, nics: rdma.Layout{Form: rdma.SRIOV}.Offers()}, started); !strings.Contains(got, test.want) ||
 			test.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
@@ -142,6 +142,7 @@ func namesOf(objects []document) []string {
 func TestProfiled(t *testing.T) {
 	tests := map[string]struct{ has, lacks int }{
 		"": {1 + 4 + 4, 0}, "barcelona": {1 + 1 + 4, 3}, "h-kim": {1 + 1 + 4, 3}, "cairo": {1 + 2, 2 + 4}, "nerc-production": {1 + 2, 2 + 4},
+		"shared-devices": {1 + 1 + 4, 3},
 	}
 	for _, name := range append(profile.Names(), "") {
 		has, lacks := Options{Nodes: 1, GPUs: 4, Profile: name}.profiled()
@@ -166,16 +167,24 @@ func TestProfiled(t *testing.T) {
 	if diff := cmp.Diff(want, has[len(has)-1]); diff != "" {
 		t.Errorf("the last attachment (-want +got):\n%s", diff)
 	}
+	// The resource of shared devices belongs to no attachment.
+	has, _ = Options{Profile: "shared-devices"}.profiled()
+	want["metadata"].(document)["annotations"] = document{}
+	want["spec"] = document{"config": `{"cniVersion":"0.3.1","name":"eno8np0-network","type":"macvlan","master":"eno8np0","mode":"bridge",` +
+		`"mtu":9000,"ipam":{"type":"whereabouts","range":"10.0.106.0/24"}}`}
+	if diff := cmp.Diff(want, has[len(has)-1]); diff != "" {
+		t.Errorf("the last attachment of shared devices (-want +got):\n%s", diff)
+	}
 }
 
 func TestNodesOfProfiles(t *testing.T) {
 	o := Options{Nodes: 2, GPUs: 4, Profile: "cairo"}
 	got := map[string]string{}
 	for _, n := range o.nodes() {
-		got[n.Name] = fmt.Sprint(n.Node, " ", o.gpusOf(n), " ", o.layoutOf(n).Form, " ", o.functionsOf(n))
+		got[n.Name] = fmt.Sprint(n.Node, " ", o.gpusOf(n), " ", o.layoutOf(n).Form)
 	}
 	want := map[string]string{
-		"node-1": "node-1 0 none 0", "node-2": "node-2 0 none 0", "node-3": "moc-r4pcc02u15 4 host 0", "node-4": "moc-r4pcc02u16 4 host 0",
+		"node-1": "node-1 0 none", "node-2": "node-2 0 none", "node-3": "moc-r4pcc02u15 4 host", "node-4": "moc-r4pcc02u16 4 host",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

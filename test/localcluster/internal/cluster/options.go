@@ -175,14 +175,6 @@ func (o Options) memlock() int64 {
 	return cmp.Or(like.Memlock.Value(), defaultMemlock)
 }
 
-// functionsOf returns the number of virtual functions of each NIC that the node advertises.
-func (o Options) functionsOf(n topology.Netns) int {
-	if o.layoutOf(n).Form == rdma.SRIOV {
-		return rdma.FunctionsEach
-	}
-	return 0
-}
-
 func optionsPath() string { return topology.State("options.json") }
 
 // Stored returns the options of the present cluster, if there is one.

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -139,9 +140,9 @@ func (o Options) absentStatus() corev1.NodeStatus {
 		corev1.ResourceCPU: *resource.NewQuantity(int64(like.Processors), resource.DecimalSI), corev1.ResourceMemory: like.Memory,
 		corev1.ResourcePods: resource.MustParse("110"), "nvidia.com/gpu": *resource.NewQuantity(int64(o.GPUs), resource.DecimalSI),
 	}
-	if like.RDMA.Form == rdma.SRIOV {
-		for _, nic := range rdma.NICs {
-			offers[corev1.ResourceName(nic.Resource())] = *resource.NewQuantity(rdma.FunctionsEach, resource.DecimalSI)
+	for name, amount := range like.RDMA.Offers() {
+		if amount > 0 {
+			offers[corev1.ResourceName(name)] = *resource.NewQuantity(amount, resource.DecimalSI)
 		}
 	}
 	return corev1.NodeStatus{Capacity: offers, Allocatable: offers, Conditions: []corev1.NodeCondition{{
@@ -189,14 +190,16 @@ func (o Options) profiled() (has, lacks []document) {
 			"provisioner": class.Driver, "reclaimPolicy": class.Reclaim, "volumeBindingMode": "Immediate", "allowVolumeExpansion": class.Expands,
 		})
 	}
+	form := cmp.Or(o.like().RDMA.Form, rdma.SRIOV)
 	for _, nic := range rdma.NICs {
-		add(o.Profile == "" || o.like().RDMA.Form == rdma.SRIOV, document{
+		annotations := document{}
+		if form != rdma.Shared {
+			annotations["k8s.v1.cni.cncf.io/resourceName"] = nic.Resource()
+		}
+		add(form == rdma.SRIOV || form == rdma.Shared, document{
 			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
-			"metadata": document{
-				"name": nic.Attachment(), "namespace": "default",
-				"annotations": document{"k8s.v1.cni.cncf.io/resourceName": nic.Resource()},
-			},
-			"spec": document{"config": nic.AttachmentConfig()},
+			"metadata": document{"name": nic.Attachment(), "namespace": "default", "annotations": annotations},
+			"spec":     document{"config": nic.AttachmentConfig(form)},
 		})
 	}
 	return has, lacks

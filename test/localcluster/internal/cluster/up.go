@@ -27,6 +27,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/pki"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma/cni"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rootfs"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
@@ -419,7 +420,8 @@ func (u *startup) prepareFiles(ctx context.Context) error {
 
 // linkNetworkPlugins gathers Debian's plugins and the cluster's in one folder.
 func (u *startup) linkNetworkPlugins() error {
-	plugins := map[string]string{"sriov": filepath.Join(u.programs["sriov"], "sriov")}
+	sriov := filepath.Join(u.programs["sriov"], "sriov")
+	plugins := map[string]string{"sriov": sriov}
 	if !u.options.NoNetworks {
 		plugins["multus"] = filepath.Join(u.programs[build.Networks.Name], "multus")
 		plugins["whereabouts"] = filepath.Join(u.programs[build.Networks.Name], "cmd")
@@ -432,6 +434,7 @@ func (u *startup) linkNetworkPlugins() error {
 	for _, p := range debians {
 		plugins[p.Name()] = filepath.Join(dir, p.Name())
 	}
+	plugins[cni.RealMacvlan], plugins[cni.Macvlan] = filepath.Join(dir, cni.Macvlan), sriov
 	for name, target := range plugins {
 		if err := link(target, filepath.Join(cniDir, name)); err != nil {
 			return err

@@ -23,7 +23,6 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
-	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -101,7 +100,7 @@ func waitNodes(ctx context.Context, options Options, started map[string]time.Tim
 	all := map[string]wanted{}
 	missing := map[string]string{}
 	for _, n := range options.nodes() {
-		w := wanted{component: "kubelet@" + n.Name, gpus: int64(options.gpusOf(n)), functions: int64(options.functionsOf(n))}
+		w := wanted{component: "kubelet@" + n.Name, gpus: int64(options.gpusOf(n)), nics: options.layoutOf(n).Offers()}
 		for _, f := range options.Faults {
 			if f.Node == n.Name && f.Fault.Kind == gpu.Xid {
 				w.gpus--
@@ -132,8 +131,9 @@ func waitNodes(ctx context.Context, options Options, started map[string]time.Tim
 
 // wanted has the resources that a node must offer, and the name of its kubelet's component.
 type wanted struct {
-	component       string
-	gpus, functions int64
+	component string
+	gpus      int64
+	nics      map[string]int64
 }
 
 func nodeMissing(node *corev1.Node, want wanted, started time.Time) string {
@@ -152,10 +152,10 @@ func nodeMissing(node *corev1.Node, want wanted, started time.Time) string {
 		if have.Value() != want.gpus {
 			return fmt.Sprintf("%d of %d GPUs allocatable", have.Value(), want.gpus)
 		}
-		for _, nic := range rdma.NICs {
-			have := node.Status.Allocatable[corev1.ResourceName(nic.Resource())]
-			if have.Value() != want.functions {
-				return fmt.Sprintf("%d of %d %s allocatable", have.Value(), want.functions, nic.Resource())
+		for name, amount := range want.nics {
+			have := node.Status.Allocatable[corev1.ResourceName(name)]
+			if have.Value() != amount {
+				return fmt.Sprintf("%d of %d %s allocatable", have.Value(), amount, name)
 			}
 		}
 		return ""

@@ -5,13 +5,14 @@ package rdma
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // Interface is a function's network interface in a pod.
@@ -24,60 +25,82 @@ type Interface struct {
 	Addresses []netip.Addr
 }
 
-// The types of GIDs. Every address has a GID of each type.
-const (
-	roceV1 = "IB/RoCE v1"
-	roceV2 = "RoCE v2"
-)
+// gidTypes are the types of GIDs. Every address has a GID of each type.
+var gidTypes = []string{"IB/RoCE v1", "RoCE v2"}
 
-// Attach writes the GIDs of a function's interface into the tree, beginning with the link-local one, as the kernel does
-// when the interface gets its addresses.
+// Attach writes the GIDs of an interface of the function into the tree, beginning with the link-local one, as the kernel does when the
+// interface gets its addresses: into the first entries that are unused. A virtual function has one interface. Its previous owner loses it,
+// because the kubelet can allocate the function again before the network of the previous pod is removed.
 func (f Function) Attach(dir string, i Interface) error {
-	if err := os.MkdirAll(filepath.Dir(f.owner(dir)), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(f.owner(dir), []byte(i.Owner), 0o644); err != nil {
-		return err
-	}
-	t := &tree{root: Root(dir)}
-	t.detach(f)
-	t.write(path.Join(f.dir(), "net", i.Name, "mtu"), strconv.Itoa(i.MTU))
-	t.write(path.Join(f.dir(), "net", i.Name, "address"), i.MAC.String())
-	t.gids(f, i.Name, append([]netip.Addr{linkLocal(i.MAC)}, i.Addresses...))
-	return t.err
-}
-
-// gids writes the GIDs of an interface's addresses.
-func (t *tree) gids(f Function, netdev string, addresses []netip.Addr) {
-	for n, address := range addresses {
-		for k, kind := range []string{roceV1, roceV2} {
-			t.setGID(f.port(), 2*n+k, GID(address), kind, netdev)
+	return f.change(dir, func(t *tree, owners string) error {
+		if f.Number > 0 {
+			if err := f.release(t, owners, ""); err != nil {
+				return err
+			}
+			t.write(path.Join(f.dir(), "net", i.Name, "mtu"), strconv.Itoa(i.MTU))
+			t.write(path.Join(f.dir(), "net", i.Name, "address"), i.MAC.String())
 		}
-	}
+		index := 0
+		for _, address := range append([]netip.Addr{linkLocal(i.MAC)}, i.Addresses...) {
+			for _, kind := range gidTypes {
+				for index < gids && t.exists(path.Join(f.port(), "gid_attrs/types", strconv.Itoa(index))) {
+					index++
+				}
+				if index == gids {
+					return fmt.Errorf("attaching %s to %s: its table of %d GIDs is full", i.Owner, f.Device(), gids)
+				}
+				t.setGID(f.port(), index, GID(address), kind, i.Name)
+				t.do(os.WriteFile(filepath.Join(owners, strconv.Itoa(index)), []byte(i.Owner), 0o644))
+			}
+		}
+		return nil
+	})
 }
 
-// Detach removes the entries of Attach for that owner. The function may already have another owner, because the kubelet
-// can allocate it again before the network of the previous pod is removed.
+// Detach removes the entries of Attach for that owner.
 func (f Function) Detach(dir, owner string) error {
-	has, err := os.ReadFile(f.owner(dir))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && string(has) != owner {
-		return nil
+	return f.change(dir, func(t *tree, owners string) error { return f.release(t, owners, owner) })
+}
+
+// change changes the function's part of the tree while no other plugin does. owners is the folder with a file for each GID of a pod's
+// interface, which has the interface's owner.
+func (f Function) change(dir string, change func(t *tree, owners string) error) error {
+	owners := filepath.Join(dir, "gid-owners", f.Address())
+	if err := os.MkdirAll(owners, 0o755); err != nil {
+		return err
 	}
+	lock, err := os.Open(owners)
 	if err != nil {
 		return err
 	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
 	t := &tree{root: Root(dir)}
-	t.detach(f)
-	t.do(os.Remove(f.owner(dir)))
-	return t.err
+	return errors.Join(change(t, owners), t.err)
 }
 
-// owner returns the path of the file with the owner of the function's interface.
-func (f Function) owner(dir string) string { return filepath.Join(dir, "owners", f.Address()) }
-
-func (t *tree) detach(f Function) {
-	t.remove(path.Join(f.dir(), "net"))
-	t.clearGIDs(f.port())
+// release removes the entries of an owner, or of any owner for "".
+func (f Function) release(t *tree, owners, owner string) error {
+	entries, err := os.ReadDir(owners)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		file := filepath.Join(owners, entry.Name())
+		has, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if owner != "" && string(has) != owner {
+			continue
+		}
+		t.remove(path.Join(f.dir(), "net"))
+		t.clearGID(f.port(), entry.Name())
+		t.do(os.Remove(file))
+	}
+	return nil
 }
 
 // GID returns the address in the form of sysfs: eight groups of four digits.

@@ -10,6 +10,10 @@
 // interfaces' real addresses, PCIe, IOMMU groups, and GPUs on the same switches. Pods request the resources of their attachments
 // automatically, as with the network resources injector, without its volume podnetinfo.
 //
+// With Shared, the device plugin gives pods as the RDMA shared device plugin does: every pod gets the files of all physical functions, and
+// no variables. The attachments' macvlans are the real plugin's, which adds their GIDs to the table of the card, as the kernel does. The
+// names of their interfaces are those of the pods, so several are net1.
+//
 // ib_write_bw sends by TCP on the device's interface, at a four-hundredth of the port's rate, and prints that.
 package rdma
 
@@ -41,6 +45,12 @@ var NICs = []NIC{
 	{"eno8np0", "c3", 1, "10.0.106.0/24"},
 }
 
+// SharedResource is the resource of all NICs that are Shared, named as in OpenShift's guide. Shares is how many pods may use them.
+const (
+	SharedResource = "rdma/rdma_shared_device_eth"
+	Shares         = 63
+)
+
 // FunctionsEach is the number of virtual functions of a NIC. The clusters have one. With several, several environments
 // can run in parallel here.
 const FunctionsEach = 4
@@ -51,8 +61,14 @@ func (n NIC) Resource() string { return "openshift.io/" + n.Name + "rdma" }
 // Attachment returns the name of the NetworkAttachmentDefinition of the NIC's rail.
 func (n NIC) Attachment() string { return n.Name + "-network" }
 
-// AttachmentConfig returns the CNI configuration of the NIC's rail, which is the same as on the clusters.
-func (n NIC) AttachmentConfig() string {
+// AttachmentConfig returns the CNI configuration of the NIC's rail: with Shared that of a MacvlanNetwork, otherwise the same as on the
+// clusters.
+func (n NIC) AttachmentConfig(form Form) string {
+	if form == Shared {
+		return fmt.Sprintf(
+			`{"cniVersion":"0.3.1","name":%q,"type":"macvlan","master":%q,"mode":"bridge","mtu":9000,"ipam":{"type":"whereabouts","range":%q}}`,
+			n.Attachment(), n.Name, n.Range)
+	}
 	return fmt.Sprintf(
 		`{"cniVersion":"0.3.1","name":%q,"type":"sriov","vlan":0,"spoofchk":"off","trust":"on","vlanQoS":0,"link_state":"enable",`+
 			`"ipam":{"type":"whereabouts","range":%q}}`,
@@ -114,6 +130,9 @@ const (
 	// HostDevices means that privileged pods see the physical functions, whose interfaces and addresses belong to the
 	// node.
 	HostDevices Form = "host"
+	// Shared means that a device plugin gives pods the physical functions, which all of them use at once, and attachments give each pod a
+	// macvlan of each NIC.
+	Shared Form = "shared"
 	// NoNICs means that the node has no NICs.
 	NoNICs Form = "none"
 )
@@ -121,7 +140,7 @@ const (
 // Layout is the form of a node's NICs and the names of their devices. The zero Layout is SRIOV with the usual names.
 type Layout struct {
 	Form Form `json:"form"`
-	// Devices has the device number of each NIC: the number for its first virtual function or, with HostDevices, for
+	// Devices has the device number of each NIC: the number for its first virtual function or, without virtual functions, for
 	// its physical function. The other functions get the numbers that are free.
 	Devices []int `json:"devices"`
 }
@@ -134,7 +153,7 @@ var usualDevices = [][]int{
 	{6, 7, 10, 11},
 }
 
-// storage is a card that a node with HostDevices has in addition to the NICs. It is on no GPU's switch, and its link is
+// storage is a card that a node with HostDevices or Shared has in addition to the NICs. It is on no GPU's switch, and its link is
 // active.
 var storage = NIC{"eno1np0", "53", 0, "10.0.110.0/24"}
 
@@ -152,7 +171,7 @@ func (l Layout) Functions(node string) []Function {
 	switch l.Form {
 	case NoNICs:
 		return nil
-	case HostDevices:
+	case HostDevices, Shared:
 		for i, nic := range NICs {
 			functions = append(functions, Function{NIC: nic, node: number, device: first[i]})
 		}
@@ -186,6 +205,21 @@ func (l Layout) Functions(node string) []Function {
 		}
 	}
 	return functions
+}
+
+// Offers returns the amounts of the resources that the node's device plugins advertise. It has all resources, also with 0.
+func (l Layout) Offers() map[string]int64 {
+	offers := map[string]int64{SharedResource: 0}
+	for _, nic := range NICs {
+		offers[nic.Resource()] = 0
+		if l.Form == SRIOV {
+			offers[nic.Resource()] = FunctionsEach
+		}
+	}
+	if l.Form == Shared {
+		offers[SharedResource] = Shares
+	}
+	return offers
 }
 
 // FunctionAt returns the node's function with that PCI address.

@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -209,6 +210,56 @@ func TestAttach(t *testing.T) {
 	detach("two net1")
 	want("detached")
 	detach("two net1")
+}
+
+// Interfaces of several pods have entries in the table of a card that they share, after those of the card's own interface.
+func TestAttachShared(t *testing.T) {
+	dir := t.TempDir()
+	layout := Layout{Form: Shared, Devices: []int{2, 3, 4, 5}}
+	if err := WriteTree(dir, "node-1", nil, State{Layout: layout}); err != nil {
+		t.Fatal(err)
+	}
+	function, _ := layout.FunctionAt("node-1", "0000:03:00.0")
+	attach := func(owner, address string) error {
+		return function.Attach(dir, Interface{Owner: owner, Name: "net1", Addresses: []netip.Addr{netip.MustParseAddr(address)}})
+	}
+	const free = "-"
+	table := func() string {
+		var entries []string
+		for i := range gids {
+			gid := read(t, dir, "sys/class/infiniband/mlx5_2/ports/1/gids/"+strconv.Itoa(i))
+			switch {
+			case gid == noGID:
+				entries = append(entries, free)
+			case strings.HasPrefix(gid, "fe80"):
+				entries = append(entries, "local")
+			default:
+				entries = append(entries, gid[len(gid)-2:])
+			}
+		}
+		return strings.TrimRight(strings.Join(entries, " "), " "+free)
+	}
+	for _, step := range []struct {
+		what string
+		do   func() error
+		want string
+	}{
+		{"none", func() error { return nil }, "local local"},
+		{"one", func() error { return attach("one", "10.0.103.7") }, "local local local local 07 07"},
+		{"another", func() error { return attach("two", "10.0.103.8") }, "local local local local 07 07 local local 08 08"},
+		{"the first one's end", func() error { return function.Detach(dir, "one") }, "local local - - - - local local 08 08"},
+		{"a third one", func() error { return attach("three", "10.0.103.9") }, "local local local local 09 09 local local 08 08"},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.what, err)
+		}
+		if got := table(); got != step.want {
+			t.Errorf("%s: the table is %q, want %q", step.what, got, step.want)
+		}
+	}
+	if err := errors.Join(attach("four", "10.0.103.10"), attach("five", "10.0.103.11")); err == nil || !strings.Contains(err.Error(), "full") {
+		t.Errorf("%v, want that the table is full", err)
+	}
 }
 
 func TestStateSurvives(t *testing.T) {

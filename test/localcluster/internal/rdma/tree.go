@@ -61,8 +61,8 @@ func WriteTree(dir, node string, gpus []gpu.GPU, state State) error {
 		"  Release Build  (stand-in)")
 	for group, f := range state.Layout.Functions(node) {
 		t.function(f, group, state.Faults[f.NIC.Name])
-		if state.Layout.Form == HostDevices {
-			t.do(t.hostGIDs(f))
+		if form := state.Layout.Form; form == HostDevices || form == Shared {
+			t.do(t.hostGIDs(f, form == HostDevices))
 		}
 	}
 	// A privileged container has the files of the node's own /dev.
@@ -143,18 +143,28 @@ func (t *tree) function(f Function, group int, fault Fault) {
 	t.write(path.Join(port, "rate"), rate+" Gb/sec ("+rates[rate]+")")
 	t.write(path.Join(port, "link_layer"), "Ethernet")
 	if !t.exists(path.Join(port, "gids")) {
-		t.clearGIDs(port)
+		for i := range gids {
+			t.clearGID(port, strconv.Itoa(i))
+		}
 	}
 }
 
-// hostGIDs writes the GIDs of the addresses that the function's interface has on the node. The interface itself is not
-// visible in pods.
-func (t *tree) hostGIDs(f Function) error {
+// hostGIDs writes the GIDs of the addresses that the function's interface has on the node: the link-local one, and IPv4 if it has that. The
+// interface itself is not visible in pods.
+func (t *tree) hostGIDs(f Function, hasIPv4 bool) error {
 	mac, err := net.ParseMAC(f.MAC())
 	if err != nil {
 		return err
 	}
-	t.gids(f, f.NIC.Name, []netip.Addr{linkLocal(mac), f.HostAddress().Addr()})
+	addresses := []netip.Addr{linkLocal(mac)}
+	if hasIPv4 {
+		addresses = append(addresses, f.HostAddress().Addr())
+	}
+	for n, address := range addresses {
+		for k, kind := range gidTypes {
+			t.setGID(f.port(), len(gidTypes)*n+k, GID(address), kind, f.NIC.Name)
+		}
+	}
 	return nil
 }
 
@@ -226,12 +236,10 @@ func (t *tree) setGID(port string, index int, gid, kind, netdev string) {
 	t.write(path.Join(port, "gids", name), gid)
 }
 
-// clearGIDs marks all entries as unused. Unused entries have no attributes, for which the kernel returns EINVAL.
-func (t *tree) clearGIDs(port string) {
-	for i := range gids {
-		t.write(path.Join(port, "gids", strconv.Itoa(i)), noGID)
-	}
+// clearGID marks an entry as unused. Unused entries have no attributes, for which the kernel returns EINVAL.
+func (t *tree) clearGID(port, index string) {
+	t.write(path.Join(port, "gids", index), noGID)
 	for _, attribute := range []string{"types", "ndevs"} {
-		t.remove(path.Join(port, "gid_attrs", attribute))
+		t.remove(path.Join(port, "gid_attrs", attribute, index))
 	}
 }

@@ -1,4 +1,4 @@
-# The lines that images/common/install-videollama2.sh changes.
+# The lines that install-videollama2.sh of the flavours changes.
 from transformers import Trainer
 from transformers.trainer import (
     get_parameter_names,

@@ -2,7 +2,7 @@
 
 // Package cni is a stand-in for the SR-IOV CNI plugin. The interface that it gives a pod is a macvlan on the NIC's own
 // interface. It has the configuration, errors and order of steps of the real plugin
-// (k8snetworkplumbingwg/sriov-cni:cmd/sriov, pkg/config).
+// (k8snetworkplumbingwg/sriov-cni:cmd/sriov, pkg/config). Called as macvlan, it calls the real plugin of that name.
 package cni
 
 import (
@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -40,9 +41,13 @@ func Main() {
 		os.Exit(1)
 	}
 	p.layout = state.Layout
+	add, del := p.add, p.del
+	if filepath.Base(os.Args[0]) == Macvlan {
+		add, del = p.addMacvlan, p.delMacvlan
+	}
 	skel.PluginMainFuncs(skel.CNIFuncs{
-		Add:   p.add,
-		Del:   p.del,
+		Add:   add,
+		Del:   del,
 		Check: func(*skel.CmdArgs) error { return nil },
 	}, version.All, "CNI SR-IOV plugin, a stand-in")
 }
@@ -96,7 +101,7 @@ func (p plugin) add(args *skel.CmdArgs) error {
 	if err != nil {
 		return errors.Join(err, remove(args.Netns, args.IfName))
 	}
-	if err := function.Attach(p.dir, interfaceOf(args, link, result)); err != nil {
+	if err := function.Attach(p.dir, interfaceOf(args, link.Attrs(), result)); err != nil {
 		return err
 	}
 	return types.PrintResult(result, c.CNIVersion)
@@ -112,19 +117,23 @@ func (p plugin) del(args *skel.CmdArgs) error {
 			return err
 		}
 	}
+	return errors.Join(p.detach(args), remove(args.Netns, args.IfName))
+}
+
+func (p plugin) detach(args *skel.CmdArgs) error {
 	for _, f := range p.layout.Functions(p.node) {
 		if err := f.Detach(p.dir, owner(args)); err != nil {
 			return err
 		}
 	}
-	return remove(args.Netns, args.IfName)
+	return nil
 }
 
 // owner identifies one interface of one pod.
 func owner(args *skel.CmdArgs) string { return args.ContainerID + " " + args.IfName }
 
-func interfaceOf(args *skel.CmdArgs, link netlink.Link, result *current.Result) rdma.Interface {
-	i := rdma.Interface{Owner: owner(args), Name: args.IfName, MAC: link.Attrs().HardwareAddr, MTU: link.Attrs().MTU}
+func interfaceOf(args *skel.CmdArgs, link *netlink.LinkAttrs, result *current.Result) rdma.Interface {
+	i := rdma.Interface{Owner: owner(args), Name: args.IfName, MAC: link.HardwareAddr, MTU: link.MTU}
 	for _, address := range result.IPs {
 		if a, ok := netip.AddrFromSlice(address.Address.IP); ok {
 			i.Addresses = append(i.Addresses, a.Unmap())

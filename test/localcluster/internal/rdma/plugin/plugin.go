@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugin advertises the stand-in NICs' virtual functions to a real
-// kubelet, as the SR-IOV network device plugin does, and keeps their state.
+// Package plugin advertises the stand-in NICs to a real kubelet, their virtual functions as the SR-IOV network device plugin does, and cards
+// that pods share as the RDMA shared device plugin does. It keeps their state.
 package plugin
 
 import (
@@ -84,19 +84,29 @@ func run(ctx context.Context, stop func(), config Config) error {
 		}
 	}
 	var plugins []deviceplugin.Plugin
+	add := func(resource string, server api.DevicePluginServer) {
+		plugins = append(plugins, deviceplugin.Plugin{
+			Resource: resource, Socket: strings.ReplaceAll(resource, "/", "_") + ".sock", Server: server,
+		})
+	}
+	all := &sharedPlugin{node: n}
 	for _, nic := range rdma.NICs {
 		p := &plugin{node: n, nic: nic}
 		for _, f := range functions {
-			if f.NIC == nic && f.Number > 0 {
+			switch {
+			case f.NIC != nic:
+			case f.Number > 0:
 				p.functions = append(p.functions, f)
+			case n.state.Layout.Form == rdma.Shared:
+				all.functions = append(all.functions, f)
 			}
 		}
-		if len(p.functions) == 0 {
-			continue
+		if len(p.functions) > 0 {
+			add(nic.Resource(), p)
 		}
-		plugins = append(plugins, deviceplugin.Plugin{
-			Resource: nic.Resource(), Socket: strings.ReplaceAll(nic.Resource(), "/", "_") + ".sock", Server: p,
-		})
+	}
+	if len(all.functions) > 0 {
+		add(rdma.SharedResource, all)
 	}
 	return deviceplugin.Run(ctx, plugins, filepath.Join(config.Dir, rdma.StateFile), func() error {
 		before := n.state.Layout
@@ -218,19 +228,12 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 		if err != nil {
 			return nil, err
 		}
-		variables[rdma.SysRootVariable] = rdma.SysRoot
-		response := &api.ContainerAllocateResponse{Envs: variables, Mounts: Tree(p.config.Dir, rdma.SRIOV),
-			Devices: []*api.DeviceSpec{p.device("rdma_cm")}}
 		for _, f := range functions {
-			for _, file := range f.Files() {
-				response.Devices = append(response.Devices, p.device(file))
-			}
-			response.Mounts = append(response.Mounts, mount(filepath.Join(p.devices(), f.Uverbs()), "dev/infiniband/"+f.Uverbs()))
 			if err := p.saveInfo(f); err != nil {
 				return nil, err
 			}
 		}
-		answer.ContainerResponses = append(answer.ContainerResponses, response)
+		answer.ContainerResponses = append(answer.ContainerResponses, p.give(functions, variables))
 	}
 	return answer, nil
 }
@@ -247,8 +250,22 @@ func (p *plugin) find(addresses []string) ([]rdma.Function, error) {
 	return found, nil
 }
 
-func (p *plugin) device(name string) *api.DeviceSpec {
-	return &api.DeviceSpec{HostPath: filepath.Join(p.devices(), name), ContainerPath: "/dev/infiniband/" + name, Permissions: "rw"}
+// give returns what a container gets with the functions.
+func (n *node) give(functions []rdma.Function, variables map[string]string) *api.ContainerAllocateResponse {
+	response := &api.ContainerAllocateResponse{Envs: variables, Mounts: Tree(n.config.Dir, n.state.Layout.Form),
+		Devices: []*api.DeviceSpec{n.device("rdma_cm")}}
+	response.Envs[rdma.SysRootVariable] = rdma.SysRoot
+	for _, f := range functions {
+		for _, file := range f.Files() {
+			response.Devices = append(response.Devices, n.device(file))
+		}
+		response.Mounts = append(response.Mounts, mount(filepath.Join(n.devices(), f.Uverbs()), "dev/infiniband/"+f.Uverbs()))
+	}
+	return response
+}
+
+func (n *node) device(name string) *api.DeviceSpec {
+	return &api.DeviceSpec{HostPath: filepath.Join(n.devices(), name), ContainerPath: "/dev/infiniband/" + name, Permissions: "rw"}
 }
 
 // Tree returns the mounts of the visible parts of the tree, and of the program that measures the devices. The kubelet

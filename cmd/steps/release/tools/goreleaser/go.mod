@@ -1,4 +1,4 @@
-module github.com/ml-dev-env/ml-dev-env/install/tools/goreleaser
+module github.com/ml-dev-env/ml-dev-env/cmd/steps/release/tools/goreleaser
 
 go 1.26.1
 

@@ -78,7 +78,7 @@ STAMP = $(shell commit=$$(git describe --tags --always --dirty 2>/dev/null) && e
 .PHONY: bin/mlenv
 bin/mlenv: go
 	@mkdir -p bin
-	@GOGC=400 test/progress 90 "compiling bin/mlenv" go build -o bin/mlenv -ldflags="-X github.com/ml-dev-env/ml-dev-env/internal/version.number=$(STAMP)" ./cmd/mlenv
+	@GOGC=400 test/progress 90 "compiling bin/mlenv" go build -o bin/mlenv -ldflags="-s -w -X github.com/ml-dev-env/ml-dev-env/internal/version.number=$(STAMP)" ./cmd/mlenv
 
 .PHONY: mlenv
 mlenv: bin/mlenv ## compile the command line into bin/

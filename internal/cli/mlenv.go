@@ -58,7 +58,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return command.MainCommands(root, args, stdout, stderr)
 }
 
-// known returns the error of arguments after a group, which are none of its commands.
+// known returns the error of arguments after a group, which name no command of it.
 func known(group *cobra.Command, args []string) error {
 	if len(args) == 0 || !group.HasSubCommands() {
 		return nil
@@ -66,8 +66,9 @@ func known(group *cobra.Command, args []string) error {
 	if meant := named(group, args[0]); meant != "" {
 		return fmt.Errorf("unknown command %q for %q%s", args[0], group.CommandPath(), meant)
 	}
+	shown := slices.DeleteFunc(slices.Clone(group.Commands()), func(c *cobra.Command) bool { return c.Hidden })
 	return fmt.Errorf("unknown command %q for %q: want one of %s", args[0], group.CommandPath(),
-		strings.Join(humanize.Each(group.Commands(), (*cobra.Command).Name), ", "))
+		strings.Join(humanize.Each(shown, (*cobra.Command).Name), ", "))
 }
 
 // ofOthers are commands of kubectl, oc, docker, tkn, ssh and Slurm, with what stands for them here.

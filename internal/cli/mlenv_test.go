@@ -119,7 +119,7 @@ func TestValidate(t *testing.T) {
 		{"a command that is misspelt", []string{"staus", "x"}, 2, "", `unknown command "staus" for "mlenv"; did you mean status?`},
 		{"no command", []string{}, 0, "Run a training and look at it:", ""},
 		{"unknown command of a group", []string{"schedule", "lst"}, 2, "", `unknown command "lst" for "mlenv schedule"`},
-		{"help of nothing", []string{"help", "nothing"}, 2, "", `unknown command "nothing" for "mlenv": want one of `},
+		{"help of nothing", []string{"help", "nothing"}, 2, "", `unknown command "nothing" for "mlenv": want one of admin, `},
 		{"help of a group's unknown command", []string{"help", "schedule", "lst"}, 2, "",
 			`unknown command "lst" for "mlenv schedule": want one of `},
 		{"help of a command", []string{"help", "run"}, 0, "mlenv run", ""},

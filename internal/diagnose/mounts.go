@@ -20,7 +20,7 @@ var (
 	keyMissing    = regexp.MustCompile(`references non-existent (secret|config) key: (\S+)`)
 )
 
-// mounts explains a pod whose volumes the node cannot provide.
+// mounts explains a pod whose volumes, or devices by claims (DRA), the node cannot provide.
 func (e *explainer) mounts(pod *corev1.Pod, events []event) {
 	ev, ok := mountTrouble(events)
 	if !ok {
@@ -71,7 +71,7 @@ func mountTrouble(events []event) (event, bool) {
 				cause = event{}
 			}
 			echo = event{}
-		case "FailedMount", "FailedAttachVolume", "FailedMapVolume":
+		case "FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedPrepareDynamicResources":
 			row, _ := known.Pods().FindOf("mount", ev.text)
 			switch {
 			case strings.HasPrefix(ev.text, "Unable to attach or mount volumes"):

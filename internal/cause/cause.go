@@ -293,8 +293,16 @@ func (c Cause) Err(job Job) error {
 	}
 	found, fromNCCL := nccl.FromError(words, c.Rank.Tail)
 	meant := words
-	if c.Rank.Exit.OutOfMemory { // the kernel's kill leaves no words; it means the same as these
+	switch p := c.Rank.Python; { // a kill by the kernel leaves no words; it means the same as these
+	case c.Rank.Exit.OutOfMemory:
 		meant = "std::bad_alloc"
+	case c.Known && c.Rank.Exit.Signal == "SIGBUS":
+		meant = c.Rank.Exit.Signal
+	case c.Known && p != nil && words == text(p):
+		meant += "\n" + raisedIn(p)
+		if p.Message == "" {
+			meant += "\n" + p.First
+		}
 	}
 	row, isKnown := known.Words().Find(meant)
 	host := unreachable(c.Rank, words)

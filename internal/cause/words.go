@@ -275,12 +275,17 @@ func waitsInLibrary(p *agent.PythonError) bool {
 	if _, is := known.Words().Find(text(p)); is || !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
 		return false
 	}
+	return collectives.MatchString(raisedIn(p))
+}
+
+// raisedIn returns the traceback's line about the frame that raised an error, "" without a traceback.
+func raisedIn(p *agent.PythonError) string {
 	for _, line := range slices.Backward(p.Traceback) {
 		if strings.HasPrefix(strings.TrimSpace(line), "File ") {
-			return collectives.MatchString(line)
+			return line
 		}
 	}
-	return false
+	return ""
 }
 
 // tooMany says that more processes met than the training has ranks, "" if they did not.

@@ -54,7 +54,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	case has(lower, "no match for platform", "no image found in manifest list", "no matching manifest", "architecture mismatch"):
 		what, f.Final = "is not built for the processor of node "+node+e.architecture(node), true
 		f.Next = fmt.Sprintf("oc image info %s --show-multiarch", c.image())
-	case has(lower, "toomanyrequests", "429 too many requests", "rate limit"):
+	case has(lower, "toomanyrequests", "too many requests", "rate limit"):
 		what = "is in a registry that limits how often it may be pulled"
 		f.Next = e.pullSecret(registry)
 	case refused(lower) && slices.ContainsFunc(WithoutPullSecrets(e.Snapshot), func(p corev1.Pod) bool { return p.UID == pod.UID }):

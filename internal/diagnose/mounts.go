@@ -14,13 +14,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/known"
 )
 
+// devicesFailed is the reason of the kubelet's event about devices that a pod has by claims (DRA).
+const devicesFailed = "FailedPrepareDynamicResources"
+
 var (
 	setUpFailed   = regexp.MustCompile(`(?s)^MountVolume\.(?:SetUp|MountDevice|WaitForAttach) failed for volume "([^"]*)" : (.*)$`)
 	missingSource = regexp.MustCompile(`(?i)(secret|configmap) "([^"]*)" not found`)
 	keyMissing    = regexp.MustCompile(`references non-existent (secret|config) key: (\S+)`)
 )
 
-// mounts explains a pod whose volumes the node cannot provide.
+// mounts explains a pod whose volumes, or devices by claims (DRA), the node cannot provide.
 func (e *explainer) mounts(pod *corev1.Pod, events []event) {
 	ev, ok := mountTrouble(events)
 	if !ok {
@@ -71,7 +74,7 @@ func mountTrouble(events []event) (event, bool) {
 				cause = event{}
 			}
 			echo = event{}
-		case "FailedMount", "FailedAttachVolume", "FailedMapVolume":
+		case "FailedMount", "FailedAttachVolume", "FailedMapVolume", devicesFailed:
 			row, _ := known.Pods().FindOf("mount", ev.text)
 			switch {
 			case strings.HasPrefix(ev.text, "Unable to attach or mount volumes"):

@@ -150,12 +150,15 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 	}
 	for _, name := range u.message.short() {
 		ask := RequestOf(&u.pod.Spec, name)
-		var parts, names []string
+		var parts, names, silent []string
 		fitting := 0
 		for _, node := range p.usable {
 			has := node.Status.Capacity[name]
-			if has.Cmp(ask) >= 0 && !has.IsZero() {
+			switch {
+			case has.Cmp(ask) >= 0 && !has.IsZero():
 				fitting++
+			case node.Labels["nvidia.com/gpu.present"] == "true" && len(gpusIn(node.Status.Capacity)) == 0:
+				silent = append(silent, node.Name) // its device plugin may only be late
 			}
 			parts = append(parts, e.describeUsage(node, name))
 			names = append(names, node.Name)
@@ -165,12 +168,16 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 			Seen:   fmt.Sprintf("the pod asks %s %s; %s", ask.String(), name, strings.Join(parts, "; ")),
 			Next:   describeNodes(names),
 			// The cluster may add nodes unless the nodes are listed.
-			Final: namesAsked(&u.pod.Spec) != nil && fitting+later < homeless,
+			Final: namesAsked(&u.pod.Spec) != nil && fitting+later+len(silent) < homeless,
 		}
 		switch {
 		case isGPU(name):
 			f.Reason = fail.GPUsUnavailable
-			if others := otherGPUs(p.usable, name); others != "" {
+			if len(silent) > 0 {
+				f.Seen += "; the device plugin offers none of the GPUs of " + list(silent, 8)
+				f.Next = fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e device-plugin -e mps-control-daemon "+
+					"(their logs show why: an MPS daemon that does not answer, or several kinds of MIG devices with strategy single)", silent[0])
+			} else if others := otherGPUs(p.usable, name); others != "" {
 				f.Seen += "; their GPUs have other names: " + others
 				f.Next = fmt.Sprintf("have the GPUs of some nodes offered as %s (MIG strategy single, or no MIG; no other name for shared ones), and "+
 					"name these in nodes.gpu_nodes of the cluster file", name)

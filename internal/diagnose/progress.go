@@ -77,6 +77,9 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 			return "setting the owner of its volumes" + sinceText(ev.first, e.now)
 		}
 		if ev, ok := mountTrouble(e.preparing(pod)); ok {
+			if ev.reason == devicesFailed {
+				return "waiting for its devices" + sinceText(ev.first, e.now)
+			}
 			return "waiting for its volumes" + sinceText(ev.first, e.now)
 		}
 	}

@@ -70,8 +70,9 @@ var podNetworkPlugins = []string{"loopback", "portmap", "bandwidth", "firewall",
 	"ovn-k8s-cni-overlay", "openshift-sdn", "calico", "cilium-cni", "flannel"}
 
 var (
-	// failedNetwork is Multus' "error adding container to network "rail1": ...", before its version 3.4 "Err adding pod to network".
-	failedNetwork = regexp.MustCompile(`(?s)(?:error adding container|Err adding pod) to network "([^"]*)": (.*)`)
+	// failedNetwork is Multus' "error adding container to network "rail1": ...", before its version 3.4 "Err adding pod to network", and
+	// "GetNetworkDelegates: ..." as it reads the attachments that the pod asks for.
+	failedNetwork = regexp.MustCompile(`(?s)(?:(?:error adding container|Err adding pod) to network "([^"]*)"|GetNetworkDelegates): (.*)`)
 	// addedInterface is Multus' event for each network that it has added, since its version 3.7.
 	addedInterface = regexp.MustCompile(`^Add eth0 \[.*?\](?: from (\S+))?`)
 	// attachmentWords are names of CNI plugins and IPAM that only attachments use, and of the interfaces that attachments get.
@@ -83,9 +84,9 @@ var (
 // of the text, which is about it.
 func failedAttachment(pod *corev1.Pod, events []event, text string) (name, failure string) {
 	failure = text
-	network := ""
+	network, asked := "", false
 	if m := failedNetwork.FindStringSubmatch(text); m != nil {
-		network, failure = m[1], m[2]
+		network, failure, asked = m[1], m[2], m[1] == ""
 	}
 	attachments := attachmentsOf(pod)
 	if len(attachments) == 0 && network == "" {
@@ -109,7 +110,7 @@ func failedAttachment(pod *corev1.Pod, events []event, text string) (name, failu
 			return cmp.Or(network, usual), failure
 		}
 	}
-	if attachmentWords.MatchString(failure) {
+	if asked || attachmentWords.MatchString(failure) {
 		return cmp.Or(network, usual, "of a kind that the message names"), failure
 	}
 	if network != "" {

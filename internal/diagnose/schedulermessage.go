@@ -28,6 +28,8 @@ type rejection struct {
 var (
 	noNodes = regexp.MustCompile(`(?s)^(?:.*?\b)?0/(\d+) nodes are available:\s*(.*)$`)
 	counted = regexp.MustCompile(`(?s)^(\d+) (.*)$`)
+	// afterwards begins what the plugins report that could make room: preemption, and before it since 1.32 dynamic resource allocation.
+	afterwards = regexp.MustCompile(` (?:preemption: |no new claims to deallocate|still not schedulable|deallocation of ResourceClaim )`)
 	// tainted names the taint, which Kubernetes before 1.34 did.
 	tainted = regexp.MustCompile(`taint \{([^:}]+): ?([^}]*)\}`)
 )
@@ -42,9 +44,7 @@ func readSchedulerMessage(text string) schedulerMessage {
 		return v
 	}
 	v.nodes, _ = strconv.Atoi(m[1])
-	body, _, _ := strings.Cut(m[2], " preemption: ")
-	// Older releases have no heading before the preemption.
-	body, _, _ = strings.Cut(body, " no new claims to deallocate")
+	body := afterwards.Split(m[2], 2)[0]
 	body = strings.TrimRight(strings.TrimSpace(body), ".,")
 	// After a message about the whole pod this is about a preemption that was not tried.
 	body = strings.TrimSuffix(body, ". not found")

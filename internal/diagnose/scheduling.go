@@ -65,10 +65,12 @@ func (e *explainer) scheduling(claims bool) {
 		volumes, aboutVolumes := e.byVolumes(u, claims)
 		causes = append(causes, volumes...)
 		if len(causes) == 0 && !aboutVolumes {
-			causes = append(causes, fail.Finding{
+			f := fail.Finding{
 				Reason: fail.NodesUnavailable, Seen: "no node fits: " + u.message.text,
 				Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
-			})
+			}
+			recognize(pod, "scheduler", u.message.text, &f)
+			causes = append(causes, f)
 		}
 		for _, f := range causes {
 			f.Object, f.Since = "pod "+pod.Name, u.since
@@ -213,6 +215,7 @@ func (e *explainer) byWords(u pendingPod) []fail.Finding {
 			f.Seen += "; nodes.gpu_nodes allows " + list(names, 8)
 			f.Final = len(names) < e.Replicas()
 		}
+		recognize(u.pod, "scheduler", v.text, &f)
 		found = append(found, f)
 	}
 	return found

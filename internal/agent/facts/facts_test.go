@@ -114,6 +114,10 @@ func TestGPUs(t *testing.T) {
 			}), ""},
 		{"memory errors that the driver has dealt with", answer("0x0000000000000001", "None", "2"), h100(func(*agent.GPU) {}), ""},
 		{"what it cannot tell", answer("[N/A]", "[N/A]", "[N/A]"), h100(func(*agent.GPU) {}), ""},
+		{"the same without brackets, which some fields lack", answer("N/A", "N/A", "N/A"), h100(func(*agent.GPU) {}), ""},
+		{"a GPU that uses the host's memory", "echo '0, GPU-a, NVIDIA GB10, 580.126.09, [N/A], [N/A], 3, 41, 0x01, None, [N/A], " +
+			"0000000F:01:00.0, [N/A], 12.1'", []agent.GPU{{UUID: "GPU-a", PCI: "000f:01:00.0", Model: "NVIDIA GB10", Driver: "580.126.09",
+			Compute: "12.1", Utilization: 3, Temperature: 41}}, ""},
 		{"no device", "echo 'No devices were found'; exit 6", nil, ""},
 		{"the driver is gone", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", nil,
 			"exit status 18: Failed to initialize NVML"},

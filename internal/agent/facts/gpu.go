@@ -125,7 +125,7 @@ func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bo
 	split = map[int]bool{}
 	for _, record := range records {
 		value := func(field string) string {
-			if i := slices.Index(fields, field); i >= 0 {
+			if i := slices.Index(fields, field); i >= 0 && record[i] != "N/A" { // some fields have no brackets
 				return record[i]
 			}
 			return "[N/A]"

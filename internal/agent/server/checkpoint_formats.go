@@ -150,6 +150,16 @@ func (p *parts) want(name string) {
 	}
 }
 
+// wantAny wants a file of a number of files, whose names then show the others.
+func (p *parts) wantAny(pattern string) {
+	for name := range p.files {
+		if fits, _ := filepath.Match(pattern, name); fits {
+			return
+		}
+	}
+	p.want(pattern)
+}
+
 // check notes an existing file that was not written to its end.
 func (p *parts) check(name string) {
 	if file, exists := p.files[name]; exists && (!file.Mode().IsRegular() || file.Size() == 0 || !whole(filepath.Join(p.path, name))) {
@@ -171,6 +181,9 @@ func (p *parts) framework(format agent.CheckpointFormat) {
 			for i := range many {
 				p.want(fmt.Sprintf("%s%05d-of-%s%s", m[1], i+1, m[3], m[4]))
 			}
+		}
+		if of, isIndex := strings.CutSuffix(name, ".index.json"); isIndex {
+			p.wantAny(strings.TrimSuffix(of, filepath.Ext(of)) + "-*-of-*" + filepath.Ext(of))
 		}
 		if m := ofRank.FindStringSubmatch(name); m != nil {
 			rank, _ := strconv.Atoi(m[2])

@@ -289,6 +289,9 @@ func (e end) base() (fail.Finding, bool) {
 	case "disk-full":
 		return newFinding(fail.DiskFull, "the base image "+which+" does not fit on the disk", evidence,
 			"raise image.build_resources.limits.ephemeral_storage in the cluster file"), true
+	case "limited":
+		return newFinding(fail.ImageUnavailable, "the base image "+which+" cannot be pulled: its registry limits how often it may be pulled",
+			evidence, login), true
 	case "denied":
 		return newFinding(fail.ImageUnavailable,
 			"the base image "+which+" cannot be pulled: its registry requires credentials, or has no such image", evidence, login), true

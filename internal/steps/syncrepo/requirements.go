@@ -176,6 +176,8 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		what, why = "the workspace claim is full", matching(output, row.Matches)
 		next = fmt.Sprintf("delete obsolete files from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/* /workspace/.mlenv/*'; "+
 			"or have the claim expanded\n", node) + next
+	case row.ID == "limited":
+		what, why, next = "pip: "+row.Means, matching(output, row.Matches), row.Next+"\n"+next
 	case isKnown:
 		// What pip reports after it, a package that does not exist, is its consequence.
 		what, why = "pip does not trust the certificate of a server", matching(output, row.Matches)

@@ -42,6 +42,8 @@ venv-*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
     echo "ERROR: No matching distribution found for private"
     exit 1
   fi
+  if grep -q limited "$last"; then echo "ERROR: Could not install requirement limited from https://pypi.example.com/limited.whl `+
+		`because of HTTP error 429 Client Error: Too Many Requests for url: https://pypi.example.com/limited.whl"; exit 1; fi
   if grep -q endless "$last"; then echo waiting; exec sleep 1000; fi
   cat "$last" >> '%[1]s';;
 esac
@@ -186,6 +188,8 @@ func TestRequirementsThatFail(t *testing.T) {
 			"for no-such-package", ""},
 		{"private\n", timeForPipToFail, "installing requirements.txt on node 0: pip does not trust the certificate of a server\n  WARNING: " +
 			"Retrying", "network.trusted_ca"},
+		{"limited\n", timeForPipToFail, "installing requirements.txt on node 0: pip: a server limits the number of requests\n  ERROR: Could " +
+			"not install requirement limited", "--index-url"},
 		{"endless\n", timeForPipToStart, "installing requirements.txt on node 0: pip did not end within 2s", ""},
 	} {
 		t.Run(strings.TrimSpace(tc.content), func(t *testing.T) {

@@ -375,7 +375,8 @@ const sharingPod = `apiVersion: v1
 kind: Pod
 metadata:
   name: sharing
-  annotations: {k8s.v1.cni.cncf.io/networks: "default/eno5np0-network,default/eno6np0-network,default/eno7np0-network,default/eno8np0-network"}
+  annotations:
+    k8s.v1.cni.cncf.io/networks: default/eno5np0-network,default/eno6np0-network,default/eno7np0-network,default/eno8np0-network
 spec:
   serviceAccountName: ml-dev-sa
   containers:

@@ -391,7 +391,7 @@ func rdmaShared(u trainer) {
 		u.Fatalf("mlenv init: exit code %d:\n%s", code, out)
 	}
 	u.install(file)
-	u.Cleanup(func() { u.kubectl("delete", "securitycontextconstraints", admin.OwnSCC) })
+	u.Cleanup(func() { u.kubectl("delete", "--ignore-not-found", "securitycontextconstraints", admin.OwnSCC) })
 	u.prepare(file, "--scc="+admin.OwnSCC)
 	out, _ := u.mlenv("preflight", "--cluster-file="+file, "--image="+trainingImage)
 	u.mustContain(out, "Verdict: rdma because", "by shared devices: 4 attachments, 1 resource", "rdma/rdma_shared_device_eth 63, 63 free")

@@ -375,7 +375,8 @@ const sharingPod = `apiVersion: v1
 kind: Pod
 metadata:
   name: sharing
-  annotations: {k8s.v1.cni.cncf.io/networks: "default/eno5np0-network,default/eno6np0-network,default/eno7np0-network,default/eno8np0-network"}
+  annotations:
+    k8s.v1.cni.cncf.io/networks: default/eno5np0-network,default/eno6np0-network,default/eno7np0-network,default/eno8np0-network
 spec:
   serviceAccountName: ml-dev-sa
   containers:
@@ -390,7 +391,7 @@ func rdmaShared(u trainer) {
 		u.Fatalf("mlenv init: exit code %d:\n%s", code, out)
 	}
 	u.install(file)
-	u.Cleanup(func() { u.kubectl("delete", "securitycontextconstraints", admin.OwnSCC) })
+	u.Cleanup(func() { u.kubectl("delete", "--ignore-not-found", "securitycontextconstraints", admin.OwnSCC) })
 	u.prepare(file, "--scc="+admin.OwnSCC)
 	out, _ := u.mlenv("preflight", "--cluster-file="+file, "--image="+trainingImage)
 	u.mustContain(out, "Verdict: rdma because", "by shared devices: 4 attachments, 1 resource", "rdma/rdma_shared_device_eth 63, 63 free")

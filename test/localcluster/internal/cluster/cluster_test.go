@@ -117,8 +117,9 @@ func TestNodeMissing(t *testing.T) {
 			"0 of 4 openshift.io/eno7np0rdma"},
 		{"new", &corev1.Node{}, "no Ready condition"},
 	}
+	want := wanted{gpus: 4, nics: rdma.Layout{Form: rdma.SRIOV}.Offers()}
 	for _, test := range tests {
-		if got := nodeMissing(test.node, wanted{gpus: 4, nics: rdma.Layout{Form: rdma.SRIOV}.Offers()}, started); !strings.Contains(got, test.want) ||
+		if got := nodeMissing(test.node, want, started); !strings.Contains(got, test.want) ||
 			test.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}

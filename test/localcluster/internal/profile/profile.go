@@ -7,8 +7,8 @@
 // fit; containers see this machine. Containers without IPC_LOCK may lock 8 MiB, as there. The cluster's other nodes exist as cordoned
 // nodes that are NotReady, without a kubelet. For barcelona and h-kim, virtual functions and attachments have the cluster's device names.
 // For cairo there are none: privileged pods with a GPU see the node's own devices mlx5_2 to 5, with GIDs of the node's addresses, and
-// mlx5_0 for storage. With shared-devices, of which there is no cluster file, all pods share mlx5_2 to 5. nerc-production has no RDMA. Storage classes and constraints are those of the cluster; nccl-scc is only in barcelona
-// and h-kim.
+// mlx5_0 for storage. With shared-devices, of which there is no cluster file, all pods share mlx5_2 to 5. nerc-production has no RDMA.
+// Storage classes and constraints are those of the cluster; nccl-scc is only in barcelona and h-kim.
 package profile
 
 import (

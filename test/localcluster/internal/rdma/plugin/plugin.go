@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plugin advertises the stand-in NICs to a real kubelet, their virtual functions as the SR-IOV network device plugin does, and cards
-// that pods share as the RDMA shared device plugin does. It keeps their state.
+// Package plugin advertises the stand-in NICs to a real kubelet, their virtual functions as the SR-IOV network device plugin does, and
+// cards that pods share as the RDMA shared device plugin does. It keeps their state.
 package plugin
 
 import (

@@ -127,7 +127,8 @@ func TestAccountOfTheAction(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(rights), &account); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"action.yml", "docs/examples/github/rights.yaml", "docs/examples/github/renew-token.yaml", "docs/automate/github.md"} {
+	for _, file := range []string{"action.yml", "docs/examples/github/rights.yaml", "docs/examples/github/renew-token.yaml",
+		"docs/automate/github.md"} {
 		found := createToken.FindAllStringSubmatch(read(t, file), -1)
 		if len(found) == 0 {
 			t.Errorf("%s does not name the account", file)

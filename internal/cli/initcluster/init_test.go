@@ -419,7 +419,8 @@ func TestHostDeviceNetwork(t *testing.T) {
 		"spec":     map[string]any{"config": `{"type":"host-device","ipam":{"type":"nv-ipam","poolName":"hostdev-pool"}}`},
 	})
 	w.add(nicPolicies, "NicClusterPolicy", "", "nic-cluster-policy", map[string]any{"spec": map[string]any{"sriovDevicePlugin": map[string]any{
-		"config": `{"resourceList":[{"resourcePrefix":"nvidia.com","resourceName":"hostdev","selectors":[{"vendors":["15b3"],"isRdma":true}]}]}`}}})
+		"config": `{"resourceList":[{"resourcePrefix":"nvidia.com","resourceName":"hostdev",
+ "selectors":[{"vendors":["15b3"],"isRdma":true}]}]}`}}})
 	facts, err := look(t.Context(), w.clients(t, "nccl-test"), "", "ml-dev-sa")
 	if err != nil {
 		t.Fatal(err)

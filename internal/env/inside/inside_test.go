@@ -149,7 +149,9 @@ func TestVerdict(t *testing.T) {
 	interrupted, stop := context.WithCancel(t.Context())
 	stop()
 	of := agent.JobSpec{Nodes: 2, RanksPerNode: 1}
-	done := agent.JobStatus{Spec: of, State: agent.Exited, Record: "/record", Ranks: []agent.RankStatus{{Started: time.Unix(1, 0), Ended: time.Unix(2, 0)}}}
+	without := agent.JobStatus{Spec: of, State: agent.Exited, Record: "/record"}
+	done := without
+	done.Ranks = []agent.RankStatus{{Started: time.Unix(1, 0), Ended: time.Unix(2, 0)}}
 	for name, tc := range map[string]struct {
 		ctx      context.Context
 		statuses []agent.JobStatus
@@ -160,7 +162,7 @@ func TestVerdict(t *testing.T) {
 		"after the end":    {interrupted, []agent.JobStatus{done, done}, nil, "", "The record is /record."},
 		"before the end":   {interrupted, []agent.JobStatus{done, {}}, nil, fail.Cancelled, ""},
 		"node 0 is lost":   {t.Context(), []agent.JobStatus{{}, done}, fail.Becausef(fail.NodeLost, "gone"), fail.NodeLost, ""},
-		"nobody shows why": {t.Context(), []agent.JobStatus{{}, {Spec: of, State: agent.Exited, Record: "/record"}}, nil, fail.RankFailed, "in /record"},
+		"nobody shows why": {t.Context(), []agent.JobStatus{{}, without}, nil, fail.RankFailed, "in /record"},
 	} {
 		var out strings.Builder
 		err := verdict(tc.ctx, server.Config{}, of, tc.statuses, tc.lost, &out)

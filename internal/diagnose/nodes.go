@@ -157,7 +157,7 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 			switch {
 			case has.Cmp(ask) >= 0 && !has.IsZero():
 				fitting++
-			case node.Labels["nvidia.com/gpu.present"] == "true" && len(gpusIn(node.Status.Capacity)) == 0:
+			case isGPU(name) && node.Labels["nvidia.com/gpu.present"] == "true" && len(gpusIn(node.Status.Capacity)) == 0:
 				silent = append(silent, node.Name) // its device plugin may only be late
 			}
 			parts = append(parts, e.describeUsage(node, name))

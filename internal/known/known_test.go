@@ -84,3 +84,16 @@ func TestRows(t *testing.T) {
 		}
 	}
 }
+
+// TestNoRow looks up words that have a part of a known message by accident, such as the line or the folder of a script.
+func TestNoRow(t *testing.T) {
+	for _, words := range []string{
+		"huggingface_hub.errors.HfHubHTTPError: 500 Server Error for url: https://huggingface.co/api\n" +
+			"  File \"/work/train.py\", line 429, in main",
+		"ValueError: the loss is nan\n  File \"/dev/shm/train.py\", line 3, in <module>",
+	} {
+		if row, ok := Words().Find(words); ok {
+			t.Errorf("row %s fits %q", row.ID, words)
+		}
+	}
+}

@@ -402,7 +402,7 @@ def _complete(path, format):
             if format == "parts" and name in {*_PARTS, "weights"} and inner != "torch":
                 return False
         of, is_index, _ = name.partition(".index.json")
-        if is_index and not any(path.glob(re.sub(r"(\.\w+)$", r"-*-of-*\1", of))):
+        if is_index and of not in files and not any(path.glob(re.sub(r"(\.\w+)$", r"-*-of-*\1", of))):
             return False
         for begin, many, end in _OF_MANY.findall(name):
             wanted |= {f"{begin}{number + 1:05d}-of-{many}{end}" for number in range(int(many))}

@@ -149,15 +149,12 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 	if err == nil && node < 0 && o.follow {
 		fmt.Fprintf(progress, "Rank %d of run %s has not started yet.\n", o.rank, r.name)
 	}
-	for err == nil && node < 0 && o.follow && r.at.inProgress(r) && kube.Pause(ctx, rankEvery) {
-		again, unread := find(ctx, clients, r.name)
-		switch {
-		case unread == nil:
+	for node < 0 && o.follow && (err == nil || kube.Transient(err)) && r.at.inProgress(r) && kube.Pause(ctx, rankEvery) {
+		var again runInfo
+		if again, err = find(ctx, clients, r.name); err == nil {
 			set.Close()
 			r = again
 			set, node, err = o.nodeOfRank(ctx, r)
-		case !kube.Transient(unread):
-			err = unread
 		}
 	}
 	defer set.Close()

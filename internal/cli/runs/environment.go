@@ -130,7 +130,7 @@ func (c *choice) start(ctx context.Context, request launch.Request) (*v1.Pipelin
 		return started, nil
 	}
 	if err := launch.Delete(ctx, c.clients, started); err != nil {
-		return started, nil //nolint:nilerr // the run that exists reports that its environment is busy
+		return started, nil //nolint:nilerr // who follows the run sees that its environment is busy, or that it is being deleted
 	}
 	c.use(c.own+"-"+c.suffix, fmt.Sprintf("Run %s was started in environment %s at the same moment", rival, launch.EnvironmentOf(started)))
 	request.Annotations = c.annotations()

@@ -170,7 +170,7 @@ func Delete(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) erro
 // Errors: InvalidInput, PermissionDenied.
 func Restart(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, request Request) (*v1.PipelineRun, error) {
 	if err := Delete(ctx, clients, of); err != nil {
-		return nil, err
+		return nil, fail.Advise(err, "start it again; mlenv runs shows whether it is gone")
 	}
 	request.Name = of.Name
 	return Start(ctx, clients, request)

@@ -267,7 +267,7 @@ func (p *provisioner) lockMemory(ctx context.Context, live *appsv1.StatefulSet) 
 	request, why, err := preflight.LockMemory(ctx, p.clients, p.request)
 	p.request = request
 	switch {
-	case err != nil:
+	case err != nil && !request.Cluster.Security.IPCLock:
 		p.log.Warn(fmt.Sprintf("Whether the pods can lock memory is unknown, and they ask for no capability: %v", err))
 	case why != "":
 		p.log.Info("Locked memory: "+why+".", "event", "ipc-lock", "why", why)

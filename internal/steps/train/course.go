@@ -111,6 +111,7 @@ type course struct {
 	asked   bool
 	// stopped is true after the order to stop, and late if not all nodes have reported their end in time after it.
 	stopped, late bool
+	ordered       agent.Stop // the latest order
 	nccl          ncclMonitor
 	// launched is zero if an earlier step launched the attempt.
 	launched          time.Time
@@ -161,8 +162,8 @@ func (c *course) heard(e jobs.Event, now time.Time) {
 
 func (c *course) reported(node int, status agent.JobStatus, now time.Time) {
 	if c.late && c.silent[node] && status.State == agent.Running { // the order to stop has not reached it
-		c.late, c.stopped = false, false
-		c.stop("", "a rank lost its peers")
+		c.late = false
+		c.order(c.ordered, jobs.Grace+jobs.Settle)
 	}
 	delete(c.silent, node)
 	if c.nccl.note(c.statuses[node].NCCL, status.NCCL) {
@@ -262,7 +263,13 @@ func (c *course) stop(cause agent.StopCause, why string) {
 	if c.phase != leaving {
 		c.phase = stopping
 	}
-	c.effects = append(c.effects, order{agent.Stop{Cause: cause, Reason: why, Grace: jobs.Grace}}, alarm{giveUp, jobs.Grace + jobs.Settle})
+	c.order(agent.Stop{Cause: cause, Reason: why, Grace: jobs.Grace}, jobs.Grace+jobs.Settle)
+}
+
+// order orders all nodes to stop. Those that do not report their end within a time are waited for no longer.
+func (c *course) order(stop agent.Stop, most time.Duration) {
+	c.ordered = stop
+	c.effects = append(c.effects, order{stop}, alarm{giveUp, most})
 }
 
 // stopByRule stops all nodes because the training meets a rule. Nothing is broken, so the ranks have the job's time to save.
@@ -296,7 +303,8 @@ func (c *course) sayStopped(why string, cause agent.StopCause, left time.Duratio
 // orderToSave stops all nodes, whose ranks have at most that time to save.
 func (c *course) orderToSave(stop agent.Stop, most time.Duration) {
 	c.stopped, c.phase = true, stopping
-	c.effects = append(c.effects, order{stop}, alarm{giveUp, most + killTime + jobs.Settle}, alarm{stillSaving, jobs.SavingEvery})
+	c.order(stop, most+killTime+jobs.Settle)
+	c.effects = append(c.effects, alarm{stillSaving, jobs.SavingEvery})
 }
 
 // savingBecause returns why a node stops its ranks, a clause of a message.

@@ -255,7 +255,7 @@ func TestCourse(t *testing.T) {
 			{settled, "stop all: a rank lost its peers" + rest, stopping},
 			{obeys(0, ""), "", stopping},
 			{giveUp, `log "No rank shows an error"`, explaining},
-			{runs(1), "stop all: a rank lost its peers" + rest, stopping},
+			{runs(1), "stop all: a rank lost its peers" + rest, explaining},
 			{exits(1, 3), "end: RankFailed", ended},
 		}},
 		{"a rank loses its peer, whose node answers again", []row{

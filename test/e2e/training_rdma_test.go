@@ -231,6 +231,11 @@ func rdmaMemlock(u trainer) {
 	u.prepare(file, "--scc=nccl-scc")
 	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=mode=rdma")).succeeded()
 	u.equal("constraint", e.receipt.Constraint, "nccl-scc")
+
+	// What root has written to the shared claim is no obstacle to the user of the namespace.
+	e = u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=mode=tcp")).succeeded()
+	u.equal("constraint", e.receipt.Constraint, "restricted-v2")
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
 // privilegedGPUs tests privileged pods, as host devices need: they see all GPUs of their node and use those that they were

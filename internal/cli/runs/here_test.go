@@ -79,7 +79,7 @@ func receiptOf(t *testing.T, name string) (r receipt.Receipt) {
 
 // A local run leaves a receipt, its logs and its files, which the commands of runs on a cluster show without a cluster.
 func TestLocalReceipt(t *testing.T) {
-	const script = says + `
+	script := says + `
 import json
 open("out.txt", "w").write("x")
 open(os.environ["MLENV_METRICS_FILE"], "a").write(json.dumps({"step": 7, "loss": 0.5}) + "\n") if rank == 0 else None

@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	_ "embed" // the script that fails
 	"errors"
 	"fmt"
 	"io"
@@ -69,24 +70,15 @@ func withoutCluster(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // with an empty one, client-go reads the file of the home at its start
 }
 
-const says = `import os, socket, sys
-rank = int(os.environ["RANK"])
-print("rank", rank, "of", os.environ["WORLD_SIZE"], "on", os.environ["NODE_RANK"], sys.argv[1:], flush=True)
-address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-if rank == 0:
-    server = socket.create_server(address)
-    for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
-        peer, _ = server.accept()
-        peer.sendall(b"go")
-else:
-    while True:
-        try:
-            peer = socket.create_connection(address)
-            break
-        except ConnectionRefusedError:
-            pass
-    peer.recv(2)
-`
+//go:embed testdata/fails/train.py
+var fails string
+
+// says is the script without its failure: each rank prints who it is, and all meet.
+var says = func() string {
+	_, script, _ := strings.Cut(fails, "\n") // the licence
+	script, _, _ = strings.Cut(script, "step = ")
+	return script
+}()
 
 func TestLocalRun(t *testing.T) {
 	var out locked.Buffer

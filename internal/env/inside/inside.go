@@ -218,7 +218,7 @@ func follow(ctx context.Context, job jobs.Job, config server.Config, spec agent.
 	var stopping sync.Once
 	var mu sync.Mutex
 	var lost error
-	statuses, places := make([]agent.JobStatus, len(job.Members)), places(job.Members)
+	statuses := make([]agent.JobStatus, len(job.Members))
 	job.Follow(running, func(e jobs.Event) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -226,7 +226,7 @@ func follow(ctx context.Context, job jobs.Job, config server.Config, spec agent.
 		case jobs.Lost:
 			lost = errors.Join(lost, e.Err)
 		case jobs.Reported:
-			statuses[places[e.Node]] = e.Status
+			statuses[e.Node] = e.Status
 		case jobs.Silent: // the follower tries again
 		}
 		if e.Kind == jobs.Lost || failed(e.Status) {
@@ -244,14 +244,6 @@ func follow(ctx context.Context, job jobs.Job, config server.Config, spec agent.
 	case <-time.After(outputTime):
 	}
 	return verdict(ctx, config, spec, statuses, lost, stderr)
-}
-
-func places(set nodes.Set) map[int]int {
-	found := map[int]int{}
-	for place, client := range set {
-		found[client.Node()] = place
-	}
-	return found
 }
 
 // failed reports whether a rank of the node has failed, or its launcher has ended without all ranks.

@@ -280,7 +280,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// A receipt that was read is deleted, and none of a later run of that name.
+// A receipt that was read is deleted, but not that of a later run of that name.
 func TestDelete(t *testing.T) {
 	client := fake.NewClientset()
 	earlier, later := Receipt{Run: "train-1", RunUID: "uid-1", Namespace: "ns"}, Receipt{Run: "train-1", RunUID: "uid-2", Namespace: "ns"}

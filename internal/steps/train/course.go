@@ -28,7 +28,7 @@ const (
 	leaving phase = "leaving"
 	// stopping: the nodes have the order to stop.
 	stopping phase = "stopping"
-	// explaining: all is over, and the cluster is asked why.
+	// explaining: all that answer is over, and the cluster is asked why, or a silent node is waited for.
 	explaining phase = "explaining"
 	ended      phase = "ended"
 )

@@ -23,8 +23,8 @@ of the failed ranks from the receipt.
 
 With --rank mlenv shows the whole log of that rank: from its node during the run, and later from the workspace's claim,
 which a temporary pod reads. A terminal gets it without control characters, a file or a pipe as it is. With --follow it
-waits for the rank and continues until the rank ends. A local run has the log of what
-mlenv run printed, and one of each rank.
+waits for the rank and continues until the rank ends. A local run has the log of what mlenv run printed, and one of
+each rank.
 
 Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3: with --follow, the run continues unseen;
 130: interrupted.`,

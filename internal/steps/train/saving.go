@@ -40,7 +40,9 @@ func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error
 	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting %suntil its ranks have ended.%s", why.Message, limit, hint))
 	t.stop(ending, stop) // each node, whatever the others answer
 	saving, ended := context.WithCancel(ending)
-	go t.job().ShowSaving(saving, func(who string) { t.Log.Info("Still saving: " + who + ".") })
+	if t.Run.Name == "" || why.NoFinally { // else teardown has begun, and says it
+		go t.job().ShowSaving(saving, func(who string) { t.Log.Info("Still saving: " + who + ".") })
+	}
 	err := t.job().End(ending, stop)
 	ended()
 	// The rest must be written before this pod is killed.
@@ -66,7 +68,7 @@ func (t *Training) handOver(ctx context.Context, why run.Ending, err error) {
 	case why.NoFinally:
 		t.Log.Info(fmt.Sprintf("Still saving: %s. Their pods end when they have.", who))
 	default:
-		t.Log.Info(fmt.Sprintf("Still saving: %s. The teardown waits for them.", who))
+		t.Log.Info("The teardown waits for the ranks that are still saving.")
 	}
 }
 

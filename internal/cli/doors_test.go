@@ -24,7 +24,7 @@ const (
 )
 
 // sections are the headings of the page with the doors: what it is and when to use something else, what to type, and where to read on.
-var sections = []string{"How it compares", "Try it", "Install", "Train", "Operate", "Automate"}
+var sections = []string{"How it compares", "Get mlenv", "Install", "Train", "Operate", "Automate"}
 
 // TestDoors checks that the page with the doors has its sections in their order, that its doors, which are the lists, have few links, each
 // to the heading that answers, and that every page is a few clicks away.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package claimfile opens files that others may have made: on a claim, in a user's folder, in a repository. They can be
-// anything: a FIFO would block its reader for ever, a link leads elsewhere, a huge file exhausts memory.
+// anything: a FIFO would block its reader for ever, a link leads elsewhere, a huge file exhausts memory. It also deletes folders, so that
+// no path that is empty, relative or a link takes the files of others.
 package claimfile
 
 import (
@@ -147,6 +148,22 @@ func Tail(path string, most int64) (content []byte, info fs.FileInfo, err error)
 	// The file may grow meanwhile.
 	content, err = io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-most), most))
 	return content, info, err
+}
+
+// RemoveAll deletes what is at path, with everything below it, if there is anything. Both paths must be absolute, and path below folder,
+// which is one of this program's own; no link on the way may leave it.
+func RemoveAll(folder, path string) error {
+	name, err := filepath.Rel(folder, path)
+	if err != nil || !filepath.IsAbs(folder) || !filepath.IsLocal(name) || name == "." {
+		return fmt.Errorf("deleting %q: want a path below %q, both absolute", path, folder)
+	}
+	root, err := os.OpenRoot(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return errors.Join(root.RemoveAll(name), root.Close())
 }
 
 // Replace replaces a file in one step, so that no reader sees half of it. It writes the content into a folder of the same volume

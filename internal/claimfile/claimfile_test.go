@@ -130,3 +130,38 @@ func TestSizeIsBounded(t *testing.T) {
 		t.Error("0123456789 is accepted as JSON")
 	}
 }
+
+// A path that is empty, relative or leads elsewhere deletes nothing.
+func TestRemoveAll(t *testing.T) {
+	top := t.TempDir()
+	t.Chdir(top)
+	folder, bait := filepath.Join(top, "ours"), filepath.Join(top, "theirs", "bait")
+	for _, file := range []string{bait, filepath.Join(folder, "scratch", "deep", "file"), filepath.Join(folder, "bait")} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(top, "theirs"), filepath.Join(folder, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range [][2]string{
+		{folder, ""}, {"", "theirs"}, {"", ""}, {"ours", "ours/bait"}, {folder, folder}, {folder, folder + "/."}, {folder, top},
+		{folder, filepath.Join(folder, "..", "theirs")}, {folder, filepath.Dir(bait)}, {folder, filepath.Join(folder, "link", "bait")},
+	} {
+		if err := RemoveAll(wrong[0], wrong[1]); err == nil {
+			t.Errorf("RemoveAll(%q, %q) succeeds", wrong[0], wrong[1])
+		}
+	}
+	for _, right := range []string{"scratch", "link", "gone"} {
+		if err := RemoveAll(folder, filepath.Join(folder, right)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := RemoveAll(filepath.Join(top, "gone"), filepath.Join(top, "gone", "file")); err != nil {
+		t.Error(err)
+	}
+	left, err := os.ReadDir(folder)
+	if _, stays := os.Stat(bait); err != nil || stays != nil || len(left) != 1 || left[0].Name() != "bait" {
+		t.Errorf("left %v, %v; bait: %v; want the two baits alone", left, err, stays)
+	}
+}

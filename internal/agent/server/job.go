@@ -293,7 +293,10 @@ func (j *job) leaveNothing() error {
 		err = j.notice.Leave()
 	}
 	j.notice = nil
-	return errors.Join(err, os.RemoveAll(j.scratch))
+	if j.scratch != "" { // there was room for it
+		err = errors.Join(err, claimfile.RemoveAll(os.TempDir(), j.scratch))
+	}
+	return err
 }
 
 // endRanks marks ranks whose shim could not write their end as killed: such as

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -184,20 +185,20 @@ func (s *Store) dropScraps(before time.Time) error {
 			wrong = append(wrong, s.remove(tree.Digest(hash)))
 		}
 		if hash, ok := strings.CutSuffix(e.Name(), manifestSuffix); ok && !isFolder(filepath.Join(s.root, hash)) {
-			wrong = append(wrong, removeOlder(filepath.Join(s.root, e.Name()), before))
+			wrong = append(wrong, s.removeOlder(filepath.Join(s.root, e.Name()), before))
 		}
 	}
 	for _, folder := range []string{stagingFolder, keptFolder} {
 		entries, err := os.ReadDir(filepath.Join(s.root, folder))
 		wrong = append(wrong, err)
 		for _, e := range entries {
-			wrong = append(wrong, removeOlder(filepath.Join(s.root, folder, e.Name()), before))
+			wrong = append(wrong, s.removeOlder(filepath.Join(s.root, folder, e.Name()), before))
 		}
 	}
 	return errors.Join(wrong...)
 }
 
-func removeOlder(path string, before time.Time) error {
+func (s *Store) removeOlder(path string, before time.Time) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -205,5 +206,5 @@ func removeOlder(path string, before time.Time) error {
 	if err != nil || info.ModTime().After(before) {
 		return err
 	}
-	return os.RemoveAll(path)
+	return claimfile.RemoveAll(s.root, path)
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -41,7 +42,7 @@ func (s *Store) Receive(ctx context.Context, hash tree.Digest, from int64, body 
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(st.dir)
+	defer claimfile.RemoveAll(s.root, st.dir)
 	if err = st.fill(ctx, from, body); err == nil {
 		err = s.land(hash, st)
 	}

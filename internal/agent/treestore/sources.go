@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -94,7 +95,7 @@ func (s *Store) size(content tree.Digest) int64 {
 // has reports whether a source, a file at path, has a content. It removes a kept one that was damaged.
 func (s *Store) has(from source, path string, content tree.Digest) (now stamp, ok bool) {
 	if now, ok = s.holds(path, content, from.stamp, from.trusted); !ok && path == s.kept(content) {
-		_ = os.RemoveAll(path)
+		claimfile.RemoveAll(s.root, path)
 	}
 	return now, ok
 }

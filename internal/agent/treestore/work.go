@@ -84,7 +84,7 @@ func (s *Store) lay(hash tree.Digest, job, user string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(v.stage)
+	defer claimfile.RemoveAll(s.root, v.stage)
 	if err := v.layAt(dir); err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (s *Store) clean(job string, since time.Time) error {
 			return err
 		}
 	}
-	return os.RemoveAll(s.aboutPath(job, ""))
+	return claimfile.RemoveAll(s.work, s.aboutPath(job, ""))
 }
 
 // laid recognises what a job left unchanged. It is nil if that is not known: then all files stay.

@@ -131,5 +131,5 @@ func (i item) remove(folder string, busy func() bool) (gone bool, err error) {
 	if busy() || !lastUse(dir).Equal(i.used) {
 		return false, os.Rename(away, strings.TrimSuffix(away, removing))
 	}
-	return true, errors.Join(os.RemoveAll(dir), os.RemoveAll(away))
+	return true, errors.Join(claimfile.RemoveAll(folder, dir), claimfile.RemoveAll(folder, away))
 }

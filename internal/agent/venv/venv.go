@@ -135,7 +135,7 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(dir))
+			err = errors.Join(err, claimfile.RemoveAll(folder, dir))
 		}
 	}()
 	if err := os.Chmod(dir, os.ModeSetgid|0o775); err != nil { //nolint:gosec // other user IDs of the group use it
@@ -162,7 +162,7 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 	}
 	needed, err := links(dir, repository)
 	if err == nil && !needed {
-		err = os.RemoveAll(repository)
+		err = claimfile.RemoveAll(dir, repository)
 	}
 	return dir, errors.Join(err, use(dir), claimfile.Replace(filepath.Join(dir, completeFile), dir, python))
 }
@@ -179,7 +179,7 @@ func publish(link, dir string) error {
 		return err
 	}
 	if _, err := find(link); err == nil { // another pip was first; nothing uses this one
-		return os.RemoveAll(dir)
+		return claimfile.RemoveAll(filepath.Dir(link), dir)
 	}
 	replacing := dir + ".link"
 	if err := os.Symlink(filepath.Base(dir), replacing); err != nil {

@@ -194,7 +194,7 @@ func (f *folder) sentBy(by *follower) {
 	by.present = func(ctx context.Context, of *v1.PipelineRun) { launch.ShowSender(ctx, by.clients, of) }
 }
 
-func (f *folder) remove() { _ = os.RemoveAll(f.dir) }
+func (f *folder) remove() { claimfile.RemoveAll(os.TempDir(), f.dir) }
 
 func copyTree(to, from string, manifest tree.Manifest) error {
 	for _, entry := range manifest.Entries {

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/rand"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/local"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -151,7 +152,7 @@ func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source 
 	if err != nil {
 		return source, "", nil, fmt.Errorf("creating a folder for the repository: %w", err)
 	}
-	remove = func() { _ = os.RemoveAll(dir) }
+	remove = func() { claimfile.RemoveAll(os.TempDir(), dir) }
 	commit, err = git.Fetch(ctx, log, dir, git.Source{
 		URL: o.value("repo-url"), Revision: o.value("revision"),
 		Submodules: o.value("submodules") == "true", LFS: o.value("lfs") == "true",

@@ -77,7 +77,7 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 		err = e.start(ctx, environ, gpus)
 	}
 	if err != nil {
-		return nil, errors.Join(err, e.End(), os.RemoveAll(e.Dir()), e.Unlock())
+		return nil, errors.Join(err, e.End(), claimfile.RemoveAll(filepath.Dir(e.Dir()), e.Dir()), e.Unlock())
 	}
 	return e, nil
 }
@@ -96,7 +96,7 @@ func (e *Environment) claimName() error {
 		e.lock, err = hold(filepath.Join(begun, lockName))
 	}
 	if err != nil {
-		return fmt.Errorf("creating the folder of run %s: %w", e.Name, errors.Join(err, os.RemoveAll(begun)))
+		return fmt.Errorf("creating the folder of run %s: %w", e.Name, errors.Join(err, claimfile.RemoveAll(parent, begun)))
 	}
 	err = os.Rename(begun, e.Dir())
 	if err == nil {
@@ -105,7 +105,7 @@ func (e *Environment) claimName() error {
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.ENOTDIR) {
 		err = fail.Becausef(fail.InvalidInput, "starting run %s on this machine: there is one of that name; want another --run-name", e.Name)
 	}
-	return errors.Join(err, os.RemoveAll(begun), e.Unlock())
+	return errors.Join(err, claimfile.RemoveAll(parent, begun), e.Unlock())
 }
 
 // Unlock ends the run for other processes. The receipt must be there.
@@ -122,7 +122,7 @@ func (e *Environment) End() error {
 	for _, log := range e.logs {
 		errs = append(errs, log.Close())
 	}
-	return errors.Join(append(errs, os.RemoveAll(e.run), os.RemoveAll(e.own()))...)
+	return errors.Join(append(errs, claimfile.RemoveAll(os.TempDir(), e.run), claimfile.RemoveAll(filepath.Dir(e.own()), e.own()))...)
 }
 
 func (e *Environment) start(ctx context.Context, environ []string, gpus [][]string) error {

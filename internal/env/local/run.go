@@ -177,13 +177,13 @@ func (r Run) Remove() error {
 	// Of a run that was killed. The ranks may write the path, so it may name no other folder than one of this kind.
 	if sockets := filepath.Dir(at.TLS); filepath.Dir(sockets) == filepath.Clean(os.TempDir()) &&
 		strings.HasPrefix(filepath.Base(sockets), socketsPrefix) {
-		errs = append(errs, os.RemoveAll(sockets))
+		errs = append(errs, claimfile.RemoveAll(os.TempDir(), sockets))
 	}
 	for _, folder := range []string{
 		gone, filepath.Join(state, "environments", r.Name), filepath.Join(r.Folder, agent.WorkFolder, r.Name),
 		filepath.Join(r.Folder, agent.WorkFolder, "."+r.Name),
 	} {
-		errs = append(errs, os.RemoveAll(folder))
+		errs = append(errs, claimfile.RemoveAll(filepath.Dir(folder), folder))
 	}
 	return errors.Join(errs...)
 }

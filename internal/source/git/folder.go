@@ -64,7 +64,7 @@ func OpenFolder(ctx context.Context, dir string) (*Folder, error) {
 }
 
 // Close removes what git needed.
-func (f *Folder) Close() { _ = os.RemoveAll(f.scratch) }
+func (f *Folder) Close() { claimfile.RemoveAll(os.TempDir(), f.scratch) }
 
 // Commit returns the hash of the checked out commit.
 func (f *Folder) Commit(ctx context.Context) (string, error) {

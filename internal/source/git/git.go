@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 // Source names what to fetch.
@@ -101,13 +103,13 @@ func Fetch(ctx context.Context, log *slog.Logger, dir string, s Source) (commit 
 	if err := c.fetchPointers(ctx); err != nil {
 		return "", err
 	}
-	return c.modules[0].commit, os.RemoveAll(programs.scratch)
+	return c.modules[0].commit, claimfile.RemoveAll(dir, programs.scratch)
 }
 
 func empty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		err = errors.Join(err, claimfile.RemoveAll(dir, filepath.Join(dir, entry.Name())))
 	}
 	return err
 }

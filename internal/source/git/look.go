@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
@@ -55,7 +55,7 @@ func Look(ctx context.Context, log *slog.Logger, dir string, s Source) (Listing,
 	if err != nil {
 		return Listing{}, fmt.Errorf("looking at %s: %w", home, err)
 	}
-	defer os.RemoveAll(programs.scratch)
+	defer claimfile.RemoveAll(dir, programs.scratch)
 	r, err := programs.open(ctx, home, "repository", filepath.Join(programs.scratch, "tmp"))
 	if err != nil {
 		return Listing{}, r.explain(ctx, err)

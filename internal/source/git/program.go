@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
@@ -197,7 +198,7 @@ func (r *repository) use(ctx context.Context, sha256 bool) error {
 		return nil
 	}
 	r.sha256 = sha256
-	if err := os.RemoveAll(r.dir); err != nil {
+	if err := claimfile.RemoveAll(r.scratch, r.dir); err != nil {
 		return err
 	}
 	return r.init(ctx, map[bool]string{false: "sha1", true: "sha256"}[sha256])
@@ -246,7 +247,7 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	if lfs {
 		cmd.Stdout = stderr // its progress
 	}
-	if err := os.RemoveAll(filepath.Join(r.scratch, failureName)); err != nil {
+	if err := claimfile.RemoveAll(r.scratch, filepath.Join(r.scratch, failureName)); err != nil {
 		return "", err
 	}
 	if err := cmd.Start(); err != nil {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/agext/levenshtein"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -218,7 +218,7 @@ func (r *repository) expand(ctx context.Context, short string, refs []ref) (stri
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(all.dir)
+	defer claimfile.RemoveAll(r.scratch, all.dir)
 	if err := all.use(ctx, r.sha256); err != nil {
 		return "", err
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -178,7 +179,7 @@ func (p *probe) repository(ctx context.Context) []Check {
 	if err != nil {
 		return []Check{unread(name, "it", err)}
 	}
-	defer os.RemoveAll(dir)
+	defer claimfile.RemoveAll(cmp.Or(p.Scratch, os.TempDir()), dir)
 	source := git.Source{URL: url, Revision: p.value("revision"), Auth: p.Secrets.Git}
 	listing, err := git.Look(ctx, slog.New(slog.DiscardHandler), dir, source)
 	url = git.Shown(url)

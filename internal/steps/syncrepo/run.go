@@ -3,6 +3,7 @@
 package syncrepo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -81,7 +83,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("creating a folder for the repository: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer claimfile.RemoveAll(cmp.Or(o.Scratch, os.TempDir()), dir)
 	began := time.Now()
 	commit, err := git.Fetch(ctx, log, dir, o.Source)
 	if err != nil {

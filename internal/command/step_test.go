@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,5 +138,18 @@ func TestResultIsBounded(t *testing.T) {
 	got, err := os.ReadFile(path)
 	if err != nil || len(got) > maxResult || !strings.HasSuffix(string(got), "ä…") {
 		t.Errorf("%d bytes ending in %q (%v), want at most %d of whole letters", len(got), got[max(0, len(got)-8):], err, maxResult)
+	}
+}
+
+// TestConfirm: what deletes is not begun by a key that is pressed by habit.
+func TestConfirm(t *testing.T) {
+	for answer, want := range map[string]bool{"yes\n": true, " yes": true, "y\n": false, "\n": false, "": false} {
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		cmd.SetIn(strings.NewReader(answer))
+		cmd.SetErr(io.Discard)
+		if err := Confirm(cmd, "Delete it?"); (err == nil) != want || err != nil && fail.ReasonOf(err) != fail.Cancelled {
+			t.Errorf("%q: %v, want consent: %t", answer, err, want)
+		}
 	}
 }

@@ -86,8 +86,9 @@ func Make(base, requirements string, stdout, stderr io.Writer) error {
 }
 
 // pip is a program of Python: pip without the modules of the folder in which it runs, which may have the names of Python's own.
-const pip = `import runpy, sys
+const pip = `import sys
 sys.path[:] = [path for path in sys.path if path]
+import runpy
 sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)`
 
@@ -150,8 +151,8 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 		return "", err
 	}
 	for _, command := range []*exec.Cmd{
-		commandIn(folder, "python3", "-m", "venv", "--system-site-packages", dir),
-		commandIn(folder, "python3", "-c", inheritPackages, dir),
+		commandIn(folder, "python3", "-I", "-m", "venv", "--system-site-packages", dir),
+		commandIn(folder, "python3", "-I", "-c", inheritPackages, dir),
 		commandIn(repository, filepath.Join(dir, "bin", "python3"), slices.Concat([]string{"-c", pip, "install",
 			"--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements}, options)...),
 	} {

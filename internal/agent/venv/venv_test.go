@@ -68,6 +68,17 @@ func TestMake(t *testing.T) {
 	}
 }
 
+// A Python of which no package has loaded Python's own modules at its start, as those of virtual environments since 3.12, finds none of
+// them in the folder in which pip runs.
+func TestPipRunsNothingOfTheFolder(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"importlib.py": "raise SystemExit('of the tree')\n"})
+	out, err := commandIn(dir, "python3", "-S", "-c", pip, "--version").CombinedOutput()
+	if err == nil || !strings.HasSuffix(string(out), ": No module named pip\n") {
+		t.Errorf("got %v: %s", err, out)
+	}
+}
+
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {

@@ -100,9 +100,11 @@ func TestChooseEnvironment(t *testing.T) {
 			Name: env.Of(&kube.Clients{}, objects.DefaultName).Workspace},
 			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}}}
 	}
-	colleague := "colleague@example.com"
-	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.DefaultName},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &colleague}}
+	heldBy := func(user string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.DefaultName},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &user}}
+	}
+	held := heldBy("colleague@example.com")
 	other := func(name string, done bool) *v1.PipelineRun {
 		r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1",
 			Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
@@ -138,6 +140,7 @@ func TestChooseEnvironment(t *testing.T) {
 	}{
 		{"free", []runtime.Object{shared}, nil, "", nil, "", ""},
 		{"held by a colleague", []runtime.Object{shared, held}, nil, "", nil, "ml-dev-env-h-kim", "held by colleague@example.com"},
+		{"held by this user", []runtime.Object{shared, heldBy("H.Kim@example.com")}, nil, "", nil, "ml-dev-env-h-kim", "is held by you."},
 		{"a run will take it", []runtime.Object{shared}, []runtime.Object{other("", false)}, "", nil, "ml-dev-env-h-kim",
 			"held by pipelinerun train-1"},
 		{"a run took another one", []runtime.Object{shared}, []runtime.Object{other("h-kim", false)}, "", nil, "", ""},

@@ -329,3 +329,17 @@ func TestEndSaysWhatWasSaved(t *testing.T) {
 		}
 	}
 }
+
+// TestWarningIsSaid: the end and the lists of a run that succeeded have its warning.
+func TestWarningIsSaid(t *testing.T) {
+	const warning = "no rank was connected to another one"
+	r := receipt.Receipt{Run: "mine", Verdict: receipt.Succeeded, Warning: warning}
+	var out bytes.Buffer
+	concludeSuccess(&out, r.Run, r.Run, " after 9 s", &r)
+	if !strings.HasPrefix(out.String(), "Run mine succeeded after 9 s, but "+warning+".\n") {
+		t.Errorf("printed %q", out.String())
+	}
+	if got := (runInfo{name: r.Run, at: onCluster{&kube.Clients{}}, receipt: &r}).summary().stateText(); got != "Succeeded (warning)" {
+		t.Errorf("lists have %q", got)
+	}
+}

@@ -355,6 +355,9 @@ func TestLocalResume(t *testing.T) {
 		if err != nil || !strings.Contains(got, tc.want) {
 			t.Errorf("%q: %v; want %q in:\n%s", tc.args, err, tc.want, got)
 		}
+		if told := strings.Contains(got, "Resuming run try-1: "); told != strings.Contains(tc.want, "resumed try-1") {
+			t.Errorf("%q: it reports what it resumes from: %t\n%s", tc.args, told, got)
+		}
 	}
 	if r := receiptOf(t, "try-3"); r.Training.ResumedFrom != "try-1" {
 		t.Errorf("the receipt names %q, want the first run", r.Training.ResumedFrom)

@@ -179,6 +179,9 @@ func runExample(t *testing.T, name string, content []byte) *tekton.PipelineRun {
 	if account := found.Spec.TaskRunTemplate.ServiceAccountName; account != launch.ServiceAccount {
 		t.Errorf("%s: the service account is %q, want %s", name, account, launch.ServiceAccount)
 	}
+	if got := launch.Values(found)["require-rendezvous"]; !slices.Equal(got, []string{"fail"}) {
+		t.Errorf("%s: require-rendezvous is %q, want fail: nobody reads the warnings of a run that succeeds", name, got)
+	}
 	duration := func(param string) time.Duration {
 		d, err := time.ParseDuration(launch.Value(pipeline, launch.Values(found), param))
 		if err != nil {

@@ -3,6 +3,7 @@
 package train
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,11 +11,13 @@ import (
 
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// Ranks save at SIGTERM. The receipt of a training that was stopped has that checkpoint, not the one of the last look.
+// Ranks save at SIGTERM. The receipt of a training that was stopped has that checkpoint, not the one of the last look, and so has the advice.
 func TestStopNotesTheCheckpoint(t *testing.T) {
 	training, _, agents := newRestartable(t, 0, "")
 	training.Clients.Tekton = tektonfake.NewSimpleClientset()
@@ -22,6 +25,15 @@ func TestStopNotesTheCheckpoint(t *testing.T) {
 	training.noteCheckpoint(t.Context()) // of no run: nothing to write
 	training.journal = receipt.NewWriter(t.Context(), training.Clients, slog.New(slog.DiscardHandler), of, "env")
 	training.newest.Store(new("/workspace/checkpoints/run/step-1"))
+	advised := func(want string) {
+		t.Helper()
+		err := fail.Advise(errors.New("it had not ended"), "mlenv run   "+moreTime)
+		err = training.withSaved(t.Context(), []agent.JobStatus{{StopCause: agent.StopDeadline}}, err)
+		if got := fail.NextOf(err); got != "mlenv run   # more time, "+want {
+			t.Errorf("the advice is %q, want %q", got, want)
+		}
+	}
+	advised("from the beginning: no complete checkpoint was found")
 	for _, node := range agents {
 		at := filepath.Join(node.Config.Paths.Workspace, "checkpoints/run/step-2")
 		if err := os.MkdirAll(at, 0o755); err != nil {
@@ -31,7 +43,7 @@ func TestStopNotesTheCheckpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	training.noteCheckpoint(t.Context())
+	advised("from step-2")
 	m, err := receipt.ReadJournal(t.Context(), training.Clients.Kube, "ns", "run")
 	if err != nil || m.Progress == nil || m.Progress.Checkpoint != "/workspace/checkpoints/run/step-2" {
 		t.Errorf("got progress %+v, %v; want the checkpoint step-2", m.Progress, err)

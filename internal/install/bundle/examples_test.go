@@ -180,7 +180,7 @@ func runExample(t *testing.T, name string, content []byte) *tekton.PipelineRun {
 		t.Errorf("%s: the service account is %q, want %s", name, account, launch.ServiceAccount)
 	}
 	duration := func(param string) time.Duration {
-		d, err := time.ParseDuration(launch.Value(pipeline, launch.Values(found), param))
+		d, err := time.ParseDuration(launch.ParamValue(pipeline, launch.Values(found), param))
 		if err != nil {
 			t.Errorf("%s: param %s: %v", name, param, err)
 		}

@@ -46,12 +46,12 @@ var deletions = []deletion{
 	{"cli/schedule/command.go:remove", "the objects of a schedule", "the label of schedules, and the name; the UID",
 		"cli/schedule.TestRemove"},
 	{"env/lease/lease.go:Client.delete", "a Lease", "the UID; DeleteSeen: it has not changed since the caller judged its holder",
-		"env/lease.TestDelete env/lease.TestTakeLeavesWhatIsRenewedMeanwhile steps/reaper.TestTakenMeanwhile"},
+		"env/lease.TestDelete env/lease.TestAcquireLeavesWhatIsRenewedMeanwhile steps/reaper.TestTakenMeanwhile"},
 	{"env/pods.go:Environment.Release", "a Lease", "the caller: it holds it, or nobody does, or --force; at a step's end: no teardown follows",
 		"steps/teardown.TestWhoseEnvironment env.TestDetachGivesBackWhereNoTeardownFollows"},
 	{"env/pods.go:Environment.endPods", "a StatefulSet", "the Lease that was released owns it; the UID", "env.TestRelease"},
 	{"env/pods.go:Environment.deletePod", "a node's pod", "the UID; endPods: the StatefulSet controls it; LeaveOut: others are left for it, " +
-		"and it is still on the faulty one; Renew: it is the one that lost its devices", "env.TestRelease env.TestRenew " +
+		"and it is still on the faulty one; ReplacePod: it is the one that lost its devices", "env.TestRelease env.TestReplacePod " +
 		"env.TestLeaveOutOfAPodThatHasMoved steps/train.TestLeaveOut"},
 	{"steps/provision/change.go:provisioner.change", "a StatefulSet that is to change", "--on-change=recreate, and each node that runs says " +
 		"that it has no job; the UID", "steps/provision.TestChangedRequest"},
@@ -88,7 +88,7 @@ var deletions = []deletion{
 	{`agent/server/job.go:job.leaveNothing agent/treestore/receive.go:Store.Receive agent/treestore/work.go:Store.lay
 agent/venv/venv.go:install cli/runs/folder.go:folder.remove cli/runs/local.go:runOptions.localSource
 cli/setup/stepsimage.go:stepsImage.build steps/syncrepo/run.go:Run source/git/folder.go:Folder.Close source/git/git.go:Fetch
-env/local/local.go:Environment.End env/local/local.go:Environment.claimName env/local/local.go:Start
+env/local/local.go:Environment.Shutdown env/local/local.go:Environment.claimName env/local/local.go:Start
 source/git/look.go:Look source/git/program.go:repository.git
 source/git/program.go:repository.use source/git/revision.go:repository.expand steps/preflight/inputs.go:probe.repository`,
 		"temporary folders", own, ""},

@@ -40,7 +40,7 @@ func completeValues(cmd *cobra.Command) {
 		case flag.Name == "namespace":
 			complete = asked(kube.VisibleNamespaces)
 		case flag.Name == "task":
-			complete = cobra.FixedCompletions(runs.Tasks(mldevenv.Bundle), cobra.ShellCompDirectiveNoFileComp)
+			complete = cobra.FixedCompletions(runs.PipelineTasks(mldevenv.Bundle), cobra.ShellCompDirectiveNoFileComp)
 		case flag.Name == "cluster":
 			complete = asked(clusters)
 		case flag.Name == "resume-from", flag.Name == "like":

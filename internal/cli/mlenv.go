@@ -139,7 +139,7 @@ func newRoot() *cobra.Command {
 			live.TopCommand(), live.UICommand(),
 		}},
 		{"administer", "Set up and administer:", []*cobra.Command{
-			initcluster.Command(), ops.ValidateCommand(), setup.InstallCommand(mldevenv.Bundle, schedule.Carry),
+			initcluster.Command(), ops.ValidateCommand(), setup.InstallCommand(mldevenv.Bundle, schedule.ObjectsWithImage),
 			setup.UninstallCommand(), setup.AdminCommand(), ops.BuildCommand(mldevenv.Images()),
 		}},
 		{"more", "More commands:", []*cobra.Command{action.Command(), versionCommand()}},

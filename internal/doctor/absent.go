@@ -30,7 +30,7 @@ func (e *examination) absent(ctx context.Context) {
 	evidence := []string{fmt.Sprintf("environment %s does not exist in namespace %s", e.env.Name, e.env.Namespace)}
 	next := fmt.Sprintf("mlenv up %s -n %s", e.env.Name, e.env.Namespace)
 	if e.lease != nil {
-		evidence = append(evidence, "its lease exists, so the environment is being created or deleted: "+e.lease.State())
+		evidence = append(evidence, "its lease exists, so the environment is being created or deleted: "+e.lease.Describe())
 		next = fmt.Sprintf("oc get events -n %s --sort-by=.lastTimestamp | tail -20", e.env.Namespace)
 	}
 	evidence = append(evidence, e.others(ctx))

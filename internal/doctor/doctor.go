@@ -134,7 +134,7 @@ func (e *examination) report() Report {
 	})
 	r := Report{Namespace: e.env.Namespace, Environment: e.env.Name, Mode: e.mode(), Findings: found}
 	if e.lease != nil {
-		r.Holder = e.lease.State()
+		r.Holder = e.lease.Describe()
 	}
 	for _, n := range e.nodes {
 		r.Nodes = append(r.Nodes, Node{Node: n.number, Pod: n.pod, KubernetesNode: n.kubernetesNode(), State: n.state, Agent: n.agent()})

@@ -63,7 +63,7 @@ func (e *examination) readCluster(ctx context.Context) {
 			e.leaseErr = err
 			return
 		}
-		e.lease, e.holderID, e.ending = held.Look(ctx, found), lease.HolderOf(found).ID, found.DeletionTimestamp != nil
+		e.lease, e.holderID, e.ending = held.ReadHolder(ctx, found), lease.HolderOf(found).ID, found.DeletionTimestamp != nil
 	})
 	group.Go(func() {
 		// Nothing else depends on them, so a refusal is no finding.

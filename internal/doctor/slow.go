@@ -205,7 +205,7 @@ func (e *examination) racks(j job) {
 			byRank[at] = n.facts.Network.Rack
 		}
 	}
-	if !slices.Contains(byRank, "") && racks.Order(byRank) != nil {
+	if !slices.Contains(byRank, "") && racks.RankOrder(byRank) != nil {
 		e.found(RacksInterleaved, j.title(),
 			fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each "+
 				"rack once", strings.Join(byRank, ", ")),

@@ -54,7 +54,7 @@ func (e *examination) leaseState() {
 	case e.ending:
 		e.found(BeingDeleted, "environment "+e.env.Name, "its lease is being deleted, with everything except the claims", e.watch())
 	case e.lease != nil && e.lease.Replaceable():
-		e.found(HolderGone, "environment "+e.env.Name, e.lease.State(),
+		e.found(HolderGone, "environment "+e.env.Name, e.lease.Describe(),
 			fmt.Sprintf("mlenv down %s -n %s --force (this releases pods and GPUs; claims stay)", e.env.Name, e.env.Namespace))
 	}
 }

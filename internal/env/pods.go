@@ -49,8 +49,8 @@ func (e Environment) Instances(ctx context.Context, count int) ([]Instance, erro
 	return instances, nil
 }
 
-// Gone returns why the pod of that UID will not come back to the node, "" if it may. Without an answer of the API server it may.
-func (e Environment) Gone(ctx context.Context, node int, id string) string {
+// PodLossReason returns why the pod of that UID will not come back to the node, "" if it may. Without an answer of the API server it may.
+func (e Environment) PodLossReason(ctx context.Context, node int, id string) string {
 	pod, err := e.Pod(ctx, node)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -89,8 +89,8 @@ type End struct {
 	Look string
 }
 
-// Ended returns how the earlier container of a node ended, as far as the kubelet reports it in time.
-func (e Environment) Ended(ctx context.Context, node int) End {
+// LastContainerEnd returns how the earlier container of a node ended, as far as the kubelet reports it in time.
+func (e Environment) LastContainerEnd(ctx context.Context, node int) End {
 	end := End{fail.ContainerRestarted, "for an unknown cause", fmt.Sprintf("oc describe pod %s -n %s", e.PodName(node), e.Namespace)}
 	if ended := e.termination(ctx, e.PodName(node)); ended != nil {
 		end.How = fmt.Sprintf("after it had ended with %s (exit code %d)", ended.Reason, ended.ExitCode)
@@ -120,9 +120,9 @@ func (e Environment) termination(ctx context.Context, pod string) (ended *corev1
 	return ended
 }
 
-// Whole waits until the environment has a ready pod for each of count nodes, and returns the address of node 0. Errors:
+// WaitAllReady waits until the environment has a ready pod for each of count nodes, and returns the address of node 0. Errors:
 // EnvironmentMissing, PodsNotReady.
-func (e Environment) Whole(ctx context.Context, count int, waits func(seen string)) (master string, err error) {
+func (e Environment) WaitAllReady(ctx context.Context, count int, waits func(seen string)) (master string, err error) {
 	seen := ""
 	err = e.WatchPods(ctx, func(pods []*corev1.Pod) (bool, error) {
 		leaving := ""
@@ -196,8 +196,8 @@ func (e Environment) LeaveOut(ctx context.Context, node, count int, host string)
 	return e.deletePod(ctx, pod)
 }
 
-// Renew deletes the pod of the environment's node that has that UID; the StatefulSet creates another one.
-func (e Environment) Renew(ctx context.Context, node int, uid types.UID) error {
+// ReplacePod deletes the pod of the environment's node that has that UID; the StatefulSet creates another one.
+func (e Environment) ReplacePod(ctx context.Context, node int, uid types.UID) error {
 	return e.deletePod(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: e.PodName(node), UID: uid}})
 }
 
@@ -261,8 +261,8 @@ func (e Environment) Mode(ctx context.Context) (agent.Mode, error) {
 	return agent.Mode(set.Annotations[objects.ModeAnnotation]), nil
 }
 
-// Reach returns the command by which a person reaches a port of a node.
-func (e Environment) Reach(node, port int) string {
+// ReachCommand returns the command by which a person reaches a port of a node.
+func (e Environment) ReachCommand(node, port int) string {
 	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", e.PodName(node), port, e.Namespace)
 }
 

@@ -95,7 +95,7 @@ func TestNodesThatStayAway(t *testing.T) {
 		over := errors.New("the nodes were not back in time")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, over)
 		defer cancel()
-		_, err := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").Whole(ctx, 2, func(string) {})
+		_, err := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").WaitAllReady(ctx, 2, func(string) {})
 		if fail.ReasonOf(err) != fail.PodsNotReady || !errors.Is(err, over) || !strings.Contains(err.Error(), "1 of 2 pods ready") {
 			t.Errorf("got %v, want PodsNotReady with 1 of 2 pods", err)
 		}
@@ -117,8 +117,8 @@ func TestLeaveOutOfAPodThatHasMoved(t *testing.T) {
 	}
 }
 
-// TestRenew: only the pod that was seen is deleted. Another one that has its name meanwhile is what Renew is for.
-func TestRenew(t *testing.T) {
+// TestReplacePod: only the pod that was seen is deleted. Another one that has its name meanwhile is what ReplacePod is for.
+func TestReplacePod(t *testing.T) {
 	for name, answer := range map[string]error{
 		"deleted": nil, "gone": apierrors.NewNotFound(corev1.Resource("pods"), "env-1"),
 		"another": apierrors.NewConflict(corev1.Resource("pods"), "env-1", errors.New("the UID in the precondition")),
@@ -131,7 +131,7 @@ func TestRenew(t *testing.T) {
 			}
 			return true, nil, answer
 		})
-		if err := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").Renew(t.Context(), 1, "seen"); err != nil {
+		if err := Of(&kube.Clients{Kube: client, Namespace: "ns"}, "env").ReplacePod(t.Context(), 1, "seen"); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -43,7 +43,7 @@ func withParams(ctx context.Context, step string, args []string, connect func(na
 		return nil, err
 	}
 	args = slices.Clone(args)
-	for _, p := range param.Of(step) {
+	for _, p := range param.TakenBy(step) {
 		if value, given := values[p.Name]; given && value.Type == v1.ParamTypeString && p.Is&(param.Items|param.NoFlag) == 0 {
 			args = append(args, "--"+p.Name+"="+value.StringVal)
 		}

@@ -96,7 +96,7 @@ func TestArrays(t *testing.T) {
 		want := slices.Clone(arrays[step.Name()])
 		slices.Sort(want)
 		var got []string
-		for _, p := range param.Of(step.Name()) {
+		for _, p := range param.TakenBy(step.Name()) {
 			if p.Is&param.Items != 0 {
 				got = append(got, p.Name)
 			}

@@ -235,7 +235,7 @@ func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(e.End(), e.Unlock()); err != nil {
+		if err := errors.Join(e.Shutdown(), e.Unlock()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -130,7 +130,7 @@ func (e ending) goodput() receipt.Spent {
 	if g == nil || !g.Measured || e.receipt.GPUs == nil || e.receipt.GPUs.Since.IsZero() {
 		e.Fatalf("goodput %+v with GPUs %+v: want the times of steps, and since when the GPUs are assigned", g, e.receipt.GPUs)
 	}
-	if whole := e.receipt.Ended.Sub(e.receipt.Started).Seconds(); math.Abs(g.Seconds.Sum()-whole) > 1 {
+	if whole := e.receipt.Ended.Sub(e.receipt.Started).Seconds(); math.Abs(g.Seconds.Total()-whole) > 1 {
 		e.Errorf("goodput %+v: want parts of %.0f s", g.Seconds, whole)
 	}
 	return g.Seconds

@@ -108,7 +108,7 @@ func (u trainer) schedule(at time.Time, pace string) {
 func (u trainer) takenBy(person string) (giveBack func()) {
 	u.Helper()
 	client := u.environment().Lease(command.TextLog(u.Output()))
-	held, err := client.Take(u.Context(), lease.Request{Holder: lease.Holder{ID: "person", Display: person}, Duration: time.Hour})
+	held, err := client.Acquire(u.Context(), lease.Request{Holder: lease.Holder{ID: "person", Display: person}, Duration: time.Hour})
 	if err != nil {
 		u.Fatal(err)
 	}

@@ -418,7 +418,7 @@ func (s training) trainer(u user) trainer {
 // file.
 func (u trainer) install(clusterFile string, flags ...string) {
 	u.Helper()
-	cmd := setup.InstallCommand(mldevenv.Bundle, schedule.Carry)
+	cmd := setup.InstallCommand(mldevenv.Bundle, schedule.ObjectsWithImage)
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)

@@ -60,7 +60,7 @@ func begin(gh *githubactions.Action, getenv func(string) string) (*action, setti
 	if s.audience != "" {
 		tokens := &idTokens{
 			ask:  func(ctx context.Context) (string, error) { return gh.GetIDToken(ctx, s.audience) },
-			mask: a.log.mask, now: time.Now,
+			mask: a.log.maskSecret, now: time.Now,
 		}
 		s.config.Wrap(tokens.wrap)
 	}
@@ -183,22 +183,22 @@ func (a *action) observe(e launch.Event) {
 	switch e.Kind {
 	case launch.TaskStarted:
 		if e.Retry > 0 {
-			a.log.line(e.Task, fmt.Sprintf("The task starts again, attempt %d.", e.Retry+1))
+			a.log.printLine(e.Task, fmt.Sprintf("The task starts again, attempt %d.", e.Retry+1))
 		}
 	case launch.TaskWaiting:
-		a.log.line(e.Task, "The task waits: "+e.Text)
+		a.log.printLine(e.Task, "The task waits: "+e.Text)
 		if e.Next != "" {
-			a.log.line(e.Task, "Next: "+e.Next)
+			a.log.printLine(e.Task, "Next: "+e.Next)
 		}
 	case launch.Line:
-		a.log.line(e.Task, e.Text)
+		a.log.printLine(e.Task, e.Text)
 	case launch.LogLost:
-		a.log.line(e.Task, "The rest of the log cannot be read: "+e.Text)
+		a.log.printLine(e.Task, "The rest of the log cannot be read: "+e.Text)
 	case launch.TaskEnded:
 		if e.Ended.Status == run.Failed {
-			a.log.line(e.Task, "The task failed: "+e.Ended.Message)
+			a.log.printLine(e.Task, "The task failed: "+e.Ended.Message)
 		}
-		a.log.end(e.Task)
+		a.log.endTask(e.Task)
 	}
 }
 
@@ -220,14 +220,14 @@ func (a *action) report(ctx context.Context, o launch.Outcome) error {
 		a.log.print(fmt.Sprintf("%s failed: %s: %s", r.Run, r.Reason, r.Message))
 		return &command.Exit{Code: command.Failed}
 	}
-	a.gh.Infof("%s succeeded%s.", r.Run, r.But())
+	a.gh.Infof("%s succeeded%s.", r.Run, r.WarningClause())
 	return nil
 }
 
-// end cancels the run that the step before has left: GitHub kills a cancelled step after ten seconds, the answer to a creation may
-// be lost, and a run that could not be followed may not have been cancelled either. It does nothing if there is none, or if it was
+// cancelLeftRun cancels the run that the step before has left: GitHub kills a cancelled step after ten seconds, the answer to a creation
+// may be lost, and a run that could not be followed may not have been cancelled either. It does nothing if there is none, or if it was
 // reported already.
-func (a *action) end(ctx context.Context) error {
+func (a *action) cancelLeftRun(ctx context.Context) error {
 	name, created, err := a.stored()
 	if err != nil || name == "" {
 		return err

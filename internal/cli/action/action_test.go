@@ -67,7 +67,7 @@ func TestNameIsStoredBeforeTheRunExists(t *testing.T) {
 			t.Fatalf("got %v, %q; want the API server's error", err, name)
 		}
 		// The API server's answer was lost, and the run does not exist.
-		if err := a.end(t.Context()); err != nil {
+		if err := a.cancelLeftRun(t.Context()); err != nil {
 			t.Error(err)
 		}
 		forgotten(t, a)
@@ -119,7 +119,7 @@ func TestEndFindsARunWhoseCreationWasNotAnswered(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if err := a.end(t.Context()); err != nil {
+		if err := a.cancelLeftRun(t.Context()); err != nil {
 			t.Error(err)
 		}
 		found, err := client.TektonV1().PipelineRuns("ns").Get(t.Context(), wanted.Name, metav1.GetOptions{})
@@ -149,7 +149,7 @@ func TestEndCancelsARunThatWasLost(t *testing.T) {
 			t.Fatal("got no error")
 		}
 		time.AfterFunc(cancelTime/2, func() { broken = false })
-		if err := a.end(t.Context()); err != nil {
+		if err := a.cancelLeftRun(t.Context()); err != nil {
 			t.Error(err)
 		}
 		list, err := client.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{})
@@ -174,7 +174,7 @@ func TestEndCancelsWithoutTime(t *testing.T) {
 			t.Fatal("got no error")
 		}
 		ends(client)
-		if err := a.end(ctx); err == nil {
+		if err := a.cancelLeftRun(ctx); err == nil {
 			t.Error("got no error of the stopped step")
 		}
 		list, err := client.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{})

@@ -27,7 +27,7 @@ Exit code 0: the run succeeded; 1: it failed, or could not be started.`,
 	cmd.AddCommand(
 		stepCommand("run", "Start a run and follow it; if this process is stopped, cancel the run", (*action).run),
 		stepCommand("end", "Cancel the run that the step before has left, and wait for its end",
-			func(a *action, ctx context.Context, _ settings) error { return a.end(ctx) }),
+			func(a *action, ctx context.Context, _ settings) error { return a.cancelLeftRun(ctx) }),
 	)
 	return cmd
 }

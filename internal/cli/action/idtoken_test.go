@@ -107,11 +107,11 @@ func TestIDTokens(t *testing.T) {
 func TestMaskWhileCommandsAreStopped(t *testing.T) {
 	var out strings.Builder
 	g := newGroups(githubactions.New(githubactions.WithWriter(&out)))
-	g.line("train", "a line")
-	g.mask("secret")
-	g.line("train", "another")
-	g.end("train")
-	g.mask("later")
+	g.printLine("train", "a line")
+	g.maskSecret("secret")
+	g.printLine("train", "another")
+	g.endTask("train")
+	g.maskSecret("later")
 	want := fmt.Sprintf("::group::train\n::stop-commands::%[1]s\na line\n::%[1]s::\n::add-mask::secret\n::stop-commands::%[1]s\n"+
 		"another\n::%[1]s::\n::endgroup::\n::add-mask::later\n", g.token)
 	if diff := cmp.Diff(want, out.String()); diff != "" {

@@ -34,7 +34,7 @@ func newGroups(gh *githubactions.Action) *groups {
 	return &groups{gh: gh, token: rand.Text()}
 }
 
-func (g *groups) line(task, text string) {
+func (g *groups) printLine(task, text string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	i := slices.IndexFunc(g.tasks, func(t *group) bool { return t.task == task })
@@ -63,14 +63,14 @@ func (g *groups) open() {
 	}
 }
 
-// end ends a task, and opens the next group when the first one has ended.
-func (g *groups) end(task string) {
+// endTask ends a task, and opens the next group when the first one has ended.
+func (g *groups) endTask(task string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.endTask(task)
+	g.endTaskLocked(task)
 }
 
-func (g *groups) endTask(task string) {
+func (g *groups) endTaskLocked(task string) {
 	for _, t := range g.tasks {
 		t.ended = t.ended || t.task == task
 	}
@@ -86,12 +86,12 @@ func (g *groups) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, t := range g.tasks {
-		g.endTask(t.task)
+		g.endTaskLocked(t.task)
 	}
 }
 
-// mask has the runner hide a secret from now on. While commands are stopped the runner would print the command, with the secret.
-func (g *groups) mask(secret string) {
+// maskSecret has the runner hide a secret from now on. While commands are stopped the runner would print the command, with the secret.
+func (g *groups) maskSecret(secret string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stopped {

@@ -13,14 +13,14 @@ import (
 func TestGroups(t *testing.T) {
 	var out strings.Builder
 	g := newGroups(githubactions.New(githubactions.WithWriter(&out)))
-	g.line("preflight", "looking")
-	g.line("build-image", "::error::sent by a Dockerfile")
-	g.line("preflight", "100% fine")
-	g.line("provision", "pods")
-	g.end("build-image")
-	g.end("preflight")
-	g.line("provision", "ready")
-	g.line("train", "step 1")
+	g.printLine("preflight", "looking")
+	g.printLine("build-image", "::error::sent by a Dockerfile")
+	g.printLine("preflight", "100% fine")
+	g.printLine("provision", "pods")
+	g.endTask("build-image")
+	g.endTask("preflight")
+	g.printLine("provision", "ready")
+	g.printLine("train", "step 1")
 	g.close()
 	got := strings.ReplaceAll(out.String(), g.token, "TOKEN")
 	want := `::group::preflight

@@ -40,7 +40,7 @@ func TestInputsAreTheParams(t *testing.T) {
 		}
 	}
 	var text strings.Builder
-	for _, p := range param.Of(launch.Pipeline) {
+	for _, p := range param.TakenBy(launch.Pipeline) {
 		// The installed pipeline sets the image of the steps.
 		if p.Name == "steps-image" {
 			continue

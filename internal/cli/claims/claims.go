@@ -55,12 +55,12 @@ type list []claim
 
 // Names returns the names of the claims for completion, which cannot report an error.
 func Names(ctx context.Context, clients *kube.Clients) []string {
-	all, _ := read(ctx, clients)
+	all, _ := readClaims(ctx, clients)
 	return humanize.Each(all, func(c claim) string { return c.Name })
 }
 
-// read returns the claims of the namespace, those without any known use last.
-func read(ctx context.Context, clients *kube.Clients) (list, error) {
+// readClaims returns the claims of the namespace, those without any known use last.
+func readClaims(ctx context.Context, clients *kube.Clients) (list, error) {
 	core := clients.Kube.CoreV1()
 	found, err := core.PersistentVolumeClaims(clients.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -111,10 +111,10 @@ func mounting(pods []corev1.Pod, claim string) (names []string) {
 	return names
 }
 
-// free returns the named claims if all of them can be deleted. Errors: InvalidInput, and EnvironmentBusy for those that a
+// deletableClaims returns the named claims if all of them can be deleted. Errors: InvalidInput, and EnvironmentBusy for those that a
 // pod mounts, or whose environment exists and may start pods at any time.
-func free(ctx context.Context, clients *kube.Clients, names []string) (list, error) {
-	all, err := read(ctx, clients)
+func deletableClaims(ctx context.Context, clients *kube.Clients, names []string) (list, error) {
+	all, err := readClaims(ctx, clients)
 	if err != nil {
 		return nil, err
 	}

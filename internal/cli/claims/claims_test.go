@@ -71,7 +71,7 @@ func namespace(t *testing.T) *kube.Clients {
 			t.Fatal(err)
 		}
 	}
-	if err := receipt.Begin(t.Context(), client, receipt.Start{Run: "train-1", RunUID: "u", Namespace: "ns", Environment: "starting",
+	if err := receipt.BeginJournal(t.Context(), client, receipt.Start{Run: "train-1", RunUID: "u", Namespace: "ns", Environment: "starting",
 		Started: now}); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func installed() *corev1.ConfigMap {
 }
 
 func TestList(t *testing.T) {
-	all, err := read(t.Context(), namespace(t))
+	all, err := readClaims(t.Context(), namespace(t))
 	if err != nil {
 		t.Fatal(err)
 	}

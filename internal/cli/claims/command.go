@@ -34,7 +34,7 @@ Exit code 0: listed; 1: the claims cannot be read; 2: wrong usage.`,
   mlenv claims --output=json | jq -r '.items[] | select(.lastUse < "2026-06") | .name'`,
 		Args: cobra.NoArgs,
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
-			all, err := read(cmd.Context(), clients)
+			all, err := readClaims(cmd.Context(), clients)
 			if err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ Exit code 0: deleted; 1: not deleted; 2: wrong usage, or no such claim.`,
 
 func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string, yes bool) error {
 	ctx := cmd.Context()
-	doomed, err := free(ctx, clients, names)
+	doomed, err := deletableClaims(ctx, clients, names)
 	if err == nil && !yes {
 		var table strings.Builder
 		if err := doomed.print(&table, time.Now()); err != nil {
@@ -104,7 +104,7 @@ func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string,
 			humanize.Count(len(doomed), "claim"))); err != nil {
 			return err
 		}
-		doomed, err = free(ctx, clients, names) // a pod may have come meanwhile
+		doomed, err = deletableClaims(ctx, clients, names) // a pod may have come meanwhile
 	}
 	if err != nil {
 		return command.Usage(err)

@@ -97,7 +97,7 @@ func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {
 		return nil
 	}
 	host := e.LocalHost(clients.Config.Host)
-	port, wait, err := serve(ctx, o.service.Port, newPerHost(log, host, func(ctx context.Context) (net.Conn, error) {
+	port, wait, err := serveOnLoopback(ctx, o.service.Port, newPerHost(log, host, func(ctx context.Context) (net.Conn, error) {
 		return e.Forward(ctx, 0, o.service.Port)
 	}))
 	if err != nil {
@@ -159,7 +159,7 @@ func (o *openOptions) credential(ctx context.Context, clients *kube.Clients, e e
 
 // routeHost returns the host of the service's Route, "" if no router admits one or the user may not read it.
 func (o *openOptions) routeHost(ctx context.Context, e env.Environment, routes routeclient.RoutesGetter) string {
-	route, err := routes.Routes(e.Namespace).Get(ctx, e.Route(o.service.Name), metav1.GetOptions{})
+	route, err := routes.Routes(e.Namespace).Get(ctx, e.RouteName(o.service.Name), metav1.GetOptions{})
 	if err != nil {
 		return ""
 	}

@@ -72,9 +72,9 @@ func (p perHost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve serves the handler on this machine's loopback until ctx ends, on the preferred port or another one if that is taken. wait
+// serveOnLoopback serves the handler on this machine's loopback until ctx ends, on the preferred port or another one if that is taken. wait
 // returns when the server has ended.
-func serve(ctx context.Context, preferred int, handler http.Handler) (port int, wait func(), err error) {
+func serveOnLoopback(ctx context.Context, preferred int, handler http.Handler) (port int, wait func(), err error) {
 	listener, err := listen(preferred)
 	if err != nil {
 		return 0, nil, err

@@ -41,7 +41,7 @@ func open(t *testing.T, name string) *environment {
 	}))
 	t.Cleanup(service.Close)
 	ctx, cancel := context.WithCancel(t.Context())
-	port, wait, err := serve(ctx, 0, newPerHost(slog.New(slog.DiscardHandler), e.host, func(ctx context.Context) (net.Conn, error) {
+	port, wait, err := serveOnLoopback(ctx, 0, newPerHost(slog.New(slog.DiscardHandler), e.host, func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", service.Listener.Addr().String())
 	}))
 	if err != nil {

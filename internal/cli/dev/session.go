@@ -185,7 +185,7 @@ func (s *session) debuggedNode(ctx context.Context, set nodes.Set) (int, error) 
 		return 0, err
 	}
 	// The step train places ranks in the same way.
-	spec := agent.JobSpec{Nodes: len(set), RanksPerNode: s.options.RanksPerNode, Order: racks.Order(racks.Of(facts))}
+	spec := agent.JobSpec{Nodes: len(set), RanksPerNode: s.options.RanksPerNode, Order: racks.RankOrder(racks.OfNodes(facts))}
 	if spec.RanksPerNode == 0 {
 		spec.RanksPerNode = max(1, facts[0].GPUsExpected)
 	}

@@ -100,10 +100,10 @@ func (s *sshConfig) run(ctx context.Context, log *slog.Logger, out io.Writer) er
 	}
 	text := fmt.Sprintf("%s: environment %s/%s at %s\n", sshMark, clients.Namespace, s.Environment, clients.Config.Host)
 	for _, client := range nodes {
-		if _, err := files.allow(ctx, client); err != nil {
+		if _, err := files.allowKey(ctx, client); err != nil {
 			return err
 		}
-		text += files.entry(client.Node(), proxy)
+		text += files.hostEntry(client.Node(), proxy)
 	}
 	if !s.write {
 		_, err := io.WriteString(out, text)
@@ -228,7 +228,7 @@ func sshProxyCommand() *cobra.Command {
 				return err
 			}
 			// Before ssh reads the host key: it waits for the server's first line.
-			server, err := files.allow(ctx, set[node])
+			server, err := files.allowKey(ctx, set[node])
 			if err != nil {
 				return err
 			}

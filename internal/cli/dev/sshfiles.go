@@ -54,9 +54,9 @@ func (f sshFiles) knownHosts(node int) string {
 }
 func (f sshFiles) keyFile() string { return filepath.Join(f.dir, "id_ed25519") }
 
-// allow lets this machine's key connect to a node during the next minute, and writes down the node's host key. Both go over the
+// allowKey lets this machine's key connect to a node during the next minute, and writes down the node's host key. Both go over the
 // connection on which the agent and mlenv know each other by their certificates.
-func (f sshFiles) allow(ctx context.Context, client *agent.Client) (agent.SSHServer, error) {
+func (f sshFiles) allowKey(ctx context.Context, client *agent.Client) (agent.SSHServer, error) {
 	key, err := f.key()
 	if err != nil {
 		return agent.SSHServer{}, err
@@ -121,8 +121,8 @@ func writePrivate(path string, content []byte, place func(from, to string) error
 	return err
 }
 
-// entry returns the configuration of a node. proxy is the command line that leads to the environment.
-func (f sshFiles) entry(node int, proxy []string) string {
+// hostEntry returns the configuration of a node. proxy is the command line that leads to the environment.
+func (f sshFiles) hostEntry(node int, proxy []string) string {
 	words := make([]string, 0, len(proxy)+1)
 	for _, word := range append(proxy[:len(proxy):len(proxy)], strconv.Itoa(node)) {
 		words = append(words, quoted(word))

@@ -135,7 +135,7 @@ func (u *up) complete(ctx context.Context, log *slog.Logger, clients *kube.Clien
 		if err != nil {
 			return err
 		}
-		request.StepsImage = launch.Value(pipeline, nil, "steps-image")
+		request.StepsImage = launch.ParamValue(pipeline, nil, "steps-image")
 	}
 	if u.ClusterFile == "" {
 		if request.Cluster, err = clusterfile.LoadInstalled(ctx, clients, u.installed); err != nil {
@@ -150,7 +150,7 @@ func (u *up) complete(ctx context.Context, log *slog.Logger, clients *kube.Clien
 	if err != nil {
 		return fail.Becausef(fail.InvalidInput, "creating a client for images: %w", err)
 	}
-	built, err := buildimage.Built(ctx, images.ImageV1(), clients.Namespace, flavour)
+	built, err := buildimage.LastBuilt(ctx, images.ImageV1(), clients.Namespace, flavour)
 	switch {
 	case err == nil:
 		log.Info(fmt.Sprintf("Using image %s, built of the cluster file's flavour %s.", built.Reference, flavour))

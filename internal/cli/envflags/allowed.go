@@ -43,11 +43,11 @@ func MayProvision(ctx context.Context, clients *kube.Clients) error {
 		}
 	}
 	return allowed(ctx, clients, "starting an environment", install.RoleName,
-		append(rights, Right(clients, "", "pods/portforward", "", "create")))
+		append(rights, AccessTo(clients, "", "pods/portforward", "", "create")))
 }
 
-// Right returns verbs on one object of the clients' namespace or, for the name "", on all of a resource.
-func Right(clients *kube.Clients, group, resource, name string, verbs ...string) kube.Access {
+// AccessTo returns verbs on one object of the clients' namespace or, for the name "", on all of a resource.
+func AccessTo(clients *kube.Clients, group, resource, name string, verbs ...string) kube.Access {
 	of := schema.GroupResource{Group: group, Resource: resource}
 	return kube.Access{Resource: of, Namespace: clients.Namespace, Name: name, Verbs: verbs}
 }

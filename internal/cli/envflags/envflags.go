@@ -150,6 +150,6 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 	}
 	only := &mine[0]
 	log.Info(fmt.Sprintf("Environment %s/%s: %s.", clients.Namespace, only.Name,
-		env.Of(clients, only.Name).Lease(log).Look(ctx, only).State()))
+		env.Of(clients, only.Name).Lease(log).ReadHolder(ctx, only).Describe()))
 	return f.flags.Set(NameFlag, only.Name)
 }

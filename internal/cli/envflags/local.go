@@ -8,18 +8,18 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Local returns the local run that the first argument names. ok is false if this machine has none of that name, or if a flag chooses
+// LocalRunOf returns the local run that the first argument names. ok is false if this machine has none of that name, or if a flag chooses
 // a cluster or a namespace.
-func Local(flags kube.Flags, args []string) (r local.Run, ok bool) {
+func LocalRunOf(flags kube.Flags, args []string) (r local.Run, ok bool) {
 	if len(args) == 0 || flags != (kube.Flags{}) {
 		return r, false
 	}
 	return local.Find(args[0])
 }
 
-// Local returns the local run that the command line means, for a command that takes runs: the one that it names, or without a name the
+// LocalRun returns the local run that the command line means, for a command that takes runs: the one that it names, or without a name the
 // newest one in progress. ok is false if there is none, or if a flag chooses a cluster or a namespace.
-func (f *Flags) Local() (r local.Run, ok bool) {
+func (f *Flags) LocalRun() (r local.Run, ok bool) {
 	switch {
 	case f.ClusterFile != "" || f.Kube != (kube.Flags{}):
 		return r, false
@@ -33,7 +33,7 @@ func (f *Flags) Local() (r local.Run, ok bool) {
 
 // notLocal returns the error of a command that needs an environment on a cluster, for the name of a local run; err for any other name.
 func (f *Flags) notLocal(err error) error {
-	r, ok := f.Local()
+	r, ok := f.LocalRun()
 	if !ok {
 		return err
 	}

@@ -75,7 +75,7 @@ func TestRunInPlaceOfEnvironment(t *testing.T) {
 				t.Fatal(err)
 			}
 			byHand := receipt.Start{Run: "by-hand-x", Namespace: "ns", RunUID: "by-hand-x", Environment: "kim", Kept: true}
-			if err := receipt.Begin(t.Context(), client, byHand); err != nil {
+			if err := receipt.BeginJournal(t.Context(), client, byHand); err != nil {
 				t.Fatal(err)
 			}
 			other := &tektonv1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "nothing"}} // of another pipeline

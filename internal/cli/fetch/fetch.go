@@ -47,7 +47,7 @@ type Result struct {
 func Fetch(
 	ctx context.Context, clients *kube.Clients, claim Claim, paths []Path, moved map[string]string, to string,
 ) (result Result, err error) {
-	p, err := open(ctx, clients, claim)
+	p, err := startPod(ctx, clients, claim)
 	if err != nil {
 		return result, err
 	}
@@ -67,7 +67,7 @@ func Fetch(
 }
 
 func (p *pod) fetch(ctx context.Context, paths []Path, moved map[string]string, to string, known *memory) (result Result, err error) {
-	found, err := find(paths, func(places []string) (listing, error) { return p.list(ctx, places, known) })
+	found, err := findPaths(paths, func(places []string) (listing, error) { return p.listFiles(ctx, places, known) })
 	if err != nil {
 		return result, err
 	}
@@ -115,12 +115,12 @@ func move(m tree.Manifest, from, to string) (tree.Manifest, error) {
 
 // File writes one file of the claim to out as it arrives. A file that was damaged or cut off on its way ends with an error.
 func File(ctx context.Context, clients *kube.Clients, claim Claim, path string, out io.Writer) (err error) {
-	p, err := open(ctx, clients, claim)
+	p, err := startPod(ctx, clients, claim)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.remove(ctx)) }()
-	found, err := p.list(ctx, []string{path}, &memory{})
+	found, err := p.listFiles(ctx, []string{path}, &memory{})
 	if err != nil {
 		return err
 	}

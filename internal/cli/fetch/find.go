@@ -21,8 +21,8 @@ type findings struct {
 	leftOut  []string
 }
 
-// find looks for each path at its places, one after the other, so that only files that are wanted are read for their hashes.
-func find(paths []Path, list func(places []string) (listing, error)) (found findings, err error) {
+// findPaths looks for each path at its places, one after the other, so that only files that are wanted are read for their hashes.
+func findPaths(paths []Path, list func(places []string) (listing, error)) (found findings, err error) {
 	found.absent = map[string]string{}
 	near := map[string]agent.Near{}
 	at := map[string]string{}

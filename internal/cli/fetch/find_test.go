@@ -68,7 +68,7 @@ func TestFind(t *testing.T) {
 			paths = append(paths, Path{Name: name, Places: []string{work + name, name}})
 		}
 		var asked, names []string
-		found, err := find(paths, claimOf(files, &asked))
+		found, err := findPaths(paths, claimOf(files, &asked))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -90,8 +90,8 @@ type pod struct {
 // mostOfName is how many bytes of a run's name the pod's name contains: a name has at most 63.
 const mostOfName = 50
 
-// open creates the pod and waits until it runs. The caller must remove it.
-func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error) {
+// startPod creates the pod and waits until it runs. The caller must remove it.
+func startPod(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error) {
 	if claim.Local {
 		return &pod{clients: clients, pause: time.Second, run: localRun(claim.Name)}, nil
 	}
@@ -100,8 +100,8 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 		return nil, kube.Problem(fmt.Errorf("looking for claim %s/%s: %w", clients.Namespace, claim.Name, err))
 	}
 	if err := envflags.Allowed(ctx, clients, "starting a pod that reads the claim",
-		envflags.Right(clients, "", "pods", "", "create", "get", "list", "watch", "delete"),
-		envflags.Right(clients, "", "pods/exec", "", "create")); err != nil {
+		envflags.AccessTo(clients, "", "pods", "", "create", "get", "list", "watch", "delete"),
+		envflags.AccessTo(clients, "", "pods/exec", "", "create")); err != nil {
 		return nil, err
 	}
 	image, err := stepsImage(ctx, clients, claim)
@@ -122,7 +122,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 	}
 	spec := podOf(claim, image)
 	for _, file := range clusterfile.InstalledFiles(ctx, clients) { // the files belong to the user of the nodes
-		objects.RunAs(spec.Spec.SecurityContext, file.Security.RunAsUser)
+		objects.SetUser(spec.Spec.SecurityContext, file.Security.RunAsUser)
 	}
 	placeNear(spec, claim.Name, all.Items)
 	if owner != nil { // the Secrets with which the steps pull the image
@@ -149,7 +149,7 @@ func stepsImage(ctx context.Context, clients *kube.Clients, claim Claim) (string
 	pipeline, missing := launch.Installed(ctx, clients)
 	switch {
 	case missing == nil:
-		return launch.Value(pipeline, nil, "steps-image"), nil
+		return launch.ParamValue(pipeline, nil, "steps-image"), nil
 	case fail.ReasonOf(missing) != fail.InvalidInput:
 		return "", missing
 	}

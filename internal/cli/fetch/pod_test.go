@@ -44,7 +44,7 @@ func TestPodComesAfterItsPullSecrets(t *testing.T) {
 		})
 		var notes strings.Builder
 		claim := Claim{Name: "data", For: "run", StepsImage: "image", Notes: &notes}
-		if _, err := open(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, claim); !errors.Is(err, enough) {
+		if _, err := startPod(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, claim); !errors.Is(err, enough) {
 			t.Errorf("got %v", err)
 		}
 		if got, want := notes.String(), "Waiting until service account default has its pull secrets.\n"; got != want {
@@ -94,7 +94,7 @@ func TestPodPullsAsTheSteps(t *testing.T) {
 		return true, nil, enough
 	})
 	claim := Claim{Name: "data", For: "run", StepsImage: "image", Notes: t.Output()}
-	if _, err := open(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, claim); !errors.Is(err, enough) {
+	if _, err := startPod(t.Context(), &kube.Clients{Kube: client, Namespace: "ns"}, claim); !errors.Is(err, enough) {
 		t.Errorf("got %v", err)
 	}
 	if want := []corev1.LocalObjectReference{{Name: "quay"}, {Name: "default-dockercfg-1"}}; !slices.Equal(got, want) {

@@ -31,8 +31,8 @@ type listing struct {
 	agent.Looked
 }
 
-// list lists the files at the paths. Paths without a file are Absent. It reads no large file again of which known has the digest.
-func (p *pod) list(ctx context.Context, paths []string, known *memory) (found listing, err error) {
+// listFiles lists the files at the paths. Paths without a file are Absent. It reads no large file again of which known has the digest.
+func (p *pod) listFiles(ctx context.Context, paths []string, known *memory) (found listing, err error) {
 	request := agent.PageRequest{Paths: paths, From: tree.Cursor{Known: known.Files}, Seconds: pageTime.Seconds()}
 	for {
 		var page agent.FilePage

@@ -182,7 +182,7 @@ var (
 func TestStreamContinues(t *testing.T) {
 	claim, _ := checkpoint(t)
 	b := &balanced{claim: claim, most: 5 << 20, commands: map[string]int{}, enough: always}
-	manifest, err := b.pod().list(t.Context(), []string{"model.bin"}, &memory{})
+	manifest, err := b.pod().listFiles(t.Context(), []string{"model.bin"}, &memory{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 // Remove deletes paths, relative to the claim's top. Missing ones are no error. Errors: PodsNotReady, PermissionDenied.
 func Remove(ctx context.Context, clients *kube.Clients, claim Claim, paths []string) (err error) {
 	claim.write = true
-	p, err := open(ctx, clients, claim)
+	p, err := startPod(ctx, clients, claim)
 	if err != nil {
 		return err
 	}

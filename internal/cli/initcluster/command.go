@@ -59,7 +59,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			return nil
 		},
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, args []string) error {
-			facts, err := look(cmd.Context(), clients, strings.Join(args, ""), account)
+			facts, err := inspectCluster(cmd.Context(), clients, strings.Join(args, ""), account)
 			if err != nil {
 				return err
 			}

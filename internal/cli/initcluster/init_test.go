@@ -238,7 +238,7 @@ func TestClaimsAreProposed(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			w := cairo()
 			w.objects = append(w.objects, tc.claims...)
-			facts, err := look(t.Context(), w.clients(t, "nccl-test"), "cairo", "ml-dev-sa")
+			facts, err := inspectCluster(t.Context(), w.clients(t, "nccl-test"), "cairo", "ml-dev-sa")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -347,7 +347,7 @@ func TestGolden(t *testing.T) {
 		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, "", "team"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			facts, err := look(t.Context(), test.world.clients(t, test.namespace), test.name, "ml-dev-sa")
+			facts, err := inspectCluster(t.Context(), test.world.clients(t, test.namespace), test.name, "ml-dev-sa")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -380,7 +380,7 @@ func TestAgreesWithShippedFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		facts, err := look(t.Context(), w.clients(t, want.Cluster.Namespace), name, "ml-dev-sa")
+		facts, err := inspectCluster(t.Context(), w.clients(t, want.Cluster.Namespace), name, "ml-dev-sa")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -421,7 +421,7 @@ func TestHostDeviceNetwork(t *testing.T) {
 	w.add(nicPolicies, "NicClusterPolicy", "", "nic-cluster-policy", map[string]any{"spec": map[string]any{"sriovDevicePlugin": map[string]any{
 		"config": `{"resourceList":[{"resourcePrefix":"nvidia.com","resourceName":"hostdev",
  "selectors":[{"vendors":["15b3"],"isRdma":true}]}]}`}}})
-	facts, err := look(t.Context(), w.clients(t, "nccl-test"), "", "ml-dev-sa")
+	facts, err := inspectCluster(t.Context(), w.clients(t, "nccl-test"), "", "ml-dev-sa")
 	if err != nil {
 		t.Fatal(err)
 	}

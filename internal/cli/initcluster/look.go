@@ -84,9 +84,9 @@ const (
 	constraintsSubject = "security context constraints"
 )
 
-// look reads what the user may read; the rest is Unknown. It fails if the API server cannot be reached, or does not know
+// inspectCluster reads what the user may read; the rest is Unknown. It fails if the API server cannot be reached, or does not know
 // the user.
-func look(ctx context.Context, c *kube.Clients, name, serviceAccount string) (Facts, error) {
+func inspectCluster(ctx context.Context, c *kube.Clients, name, serviceAccount string) (Facts, error) {
 	f := Facts{Name: name, Namespace: c.Namespace, ServiceAccount: serviceAccount, Unknown: map[string]error{}, RDMA: map[string]bool{},
 		Shared: map[string][]string{}}
 	groups, err := c.Kube.Discovery().ServerGroups()

@@ -91,7 +91,7 @@ func TestTopAsks(t *testing.T) {
 	}
 	// The second report has nothing new.
 	for range 2 {
-		report, err := asked.ask(t.Context())
+		report, err := asked.askNodes(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,12 +115,12 @@ func TestTopAsks(t *testing.T) {
 		}
 	}
 	agents[1].End()
-	report, err := asked.ask(t.Context())
+	report, err := asked.askNodes(t.Context())
 	if err != nil || report.Nodes[1].Problem == "" || report.Nodes[0].Problem != "" {
 		t.Errorf("with one node that answers: %v, %+v", err, report.Nodes)
 	}
 	agents[0].End()
-	if _, err := asked.ask(t.Context()); err == nil {
+	if _, err := asked.askNodes(t.Context()); err == nil {
 		t.Error("want an error if no node answers")
 	}
 }

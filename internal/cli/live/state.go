@@ -121,7 +121,7 @@ type training struct {
 
 func openSource(cmd *cobra.Command, flags *envflags.Flags) (*source, error) {
 	s := &source{jobs: map[string]*training{}}
-	if r, ok := flags.Local(); ok {
+	if r, ok := flags.LocalRun(); ok {
 		s.environment, s.connect = r.Name, func(context.Context) (nodes.Set, error) { return r.Connect() }
 	} else {
 		clients, err := flags.Connect(cmd.Context(), command.TextLog(cmd.ErrOrStderr()))
@@ -139,9 +139,9 @@ func openSource(cmd *cobra.Command, flags *envflags.Flags) (*source, error) {
 // askNodes bounds the questions to the nodes.
 const askNodes = 10 * time.Second
 
-// ask returns the state of all nodes. A node that does not answer has its problem in its row. If none answers, ask returns the
+// askNodes returns the state of all nodes. A node that does not answer has its problem in its row. If none answers, askNodes returns the
 // error of the first node.
-func (s *source) ask(ctx context.Context) (State, error) {
+func (s *source) askNodes(ctx context.Context) (State, error) {
 	ctx, cancel := context.WithTimeout(ctx, askNodes)
 	defer cancel()
 	report := State{Environment: s.environment, Jobs: []Job{}, Nodes: make([]Node, len(s.nodes))}
@@ -177,7 +177,7 @@ func (s *source) ask(ctx context.Context) (State, error) {
 // current is ask for a source that is asked for a long time: if no node answers, the error is the reason why the environment
 // is gone, or nil if it exists.
 func (s *source) current(ctx context.Context) (State, error) {
-	state, err := s.ask(ctx)
+	state, err := s.askNodes(ctx)
 	if err == nil || ctx.Err() != nil {
 		return state, ctx.Err()
 	}

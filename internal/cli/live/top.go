@@ -55,7 +55,7 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
 			if terminal := command.Raw(cmd.OutOrStdout()); terminal != nil && !once && output.ForPeople() {
 				return s.showLive(cmd.Context(), terminal, every)
 			}
-			report, err := s.ask(cmd.Context())
+			report, err := s.askNodes(cmd.Context())
 			if err != nil {
 				return err
 			}

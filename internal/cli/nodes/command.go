@@ -37,7 +37,7 @@ Exit code 0: listed; 1: the cluster cannot be read, or you may not list its node
   mlenv nodes --output=json | jq -r '.items[] | select(.state != "ready") | .name'`,
 		Args: cobra.NoArgs,
 		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
-			all, warning, err := read(cmd.Context(), clients)
+			all, warning, err := readNodes(cmd.Context(), clients)
 			if err != nil {
 				return err
 			}

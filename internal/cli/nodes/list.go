@@ -52,9 +52,9 @@ type node struct {
 
 type list []node
 
-// read returns the nodes with GPUs, sorted by name. If the user may not list the pods of all namespaces, the nodes have no Free, and
+// readNodes returns the nodes with GPUs, sorted by name. If the user may not list the pods of all namespaces, the nodes have no Free, and
 // warning is the reason.
-func read(ctx context.Context, clients *kube.Clients) (all list, warning string, err error) {
+func readNodes(ctx context.Context, clients *kube.Clients) (all list, warning string, err error) {
 	found, err := clients.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, "", kube.Problem(fmt.Errorf("listing nodes: %w", err))

@@ -78,7 +78,7 @@ func states(t *testing.T, all list) (names []string, got map[string]string) {
 }
 
 func TestList(t *testing.T) {
-	all, warning, err := read(t.Context(), aCluster(t, ""))
+	all, warning, err := readNodes(t.Context(), aCluster(t, ""))
 	if err != nil || warning != "" {
 		t.Fatal(warning, err)
 	}
@@ -106,14 +106,14 @@ func TestList(t *testing.T) {
 
 // A user who may not list the pods of all namespaces sees everything except which GPUs are free.
 func TestListWithoutRights(t *testing.T) {
-	all, warning, err := read(t.Context(), aCluster(t, "pods"))
+	all, warning, err := readNodes(t.Context(), aCluster(t, "pods"))
 	if err != nil || !strings.HasPrefix(warning, "how many GPUs are free is unknown: listing the pods of all namespaces: ") {
 		t.Fatalf("warning %q, %v; want why it is not known which GPUs are free", warning, err)
 	}
 	if _, got := states(t, all); got["gpu-1"] != "ready unknown/4" || all[0].Free != nil {
 		t.Errorf("gpu-1: %q, %+v; want its GPUs without the free ones", got["gpu-1"], all[0])
 	}
-	if _, _, err := read(t.Context(), aCluster(t, "nodes")); fail.ReasonOf(err) != fail.PermissionDenied {
+	if _, _, err := readNodes(t.Context(), aCluster(t, "nodes")); fail.ReasonOf(err) != fail.PermissionDenied {
 		t.Errorf("without the right to list nodes: %v, want PermissionDenied", err)
 	}
 }

@@ -60,7 +60,7 @@ Exit code 0: nothing is broken; 1: something is, or nothing could be examined; 2
 
 // examine examines the environment, or the nodes of a local run.
 func examine(cmd *cobra.Command, env *envflags.Flags, o doctor.Options) (doctor.Report, error) {
-	if r, ok := env.Local(); ok {
+	if r, ok := env.LocalRun(); ok {
 		set, err := r.Connect()
 		if err != nil {
 			return doctor.Report{}, err

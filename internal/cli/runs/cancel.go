@@ -41,7 +41,7 @@ or several runs in progress and none named; 3: with --wait, its end could not be
 		if err != nil {
 			return err
 		}
-		if r.kept() && r.unfinished {
+		if r.isTraining() && r.unfinished {
 			return fail.Advise(fail.Becausef(fail.InvalidInput, "cancelling run %s: it has no PipelineRun; end its mlenv train instead", r.name),
 				"%s", r.at.stop(r))
 		}
@@ -57,7 +57,7 @@ or several runs in progress and none named; 3: with --wait, its end could not be
 			if now {
 				released = "within minutes"
 			}
-			say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released %s: mlenv status %s -n %s\n", r.name, released, r.name,
+			tellUser(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released %s: mlenv status %s -n %s\n", r.name, released, r.name,
 				r.run.Namespace)
 			return nil
 		}
@@ -71,11 +71,11 @@ or several runs in progress and none named; 3: with --wait, its end could not be
 		if err != nil {
 			return unfollowed(outcome.Run, err)
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "Run %s was cancelled%s.\n", r.name, took(outcome))
+		fmt.Fprintf(cmd.OutOrStdout(), "Run %s was cancelled%s.\n", r.name, durationText(outcome))
 		return nil
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if of, ok := envflags.Local(flags, args); ok {
+		if of, ok := envflags.LocalRunOf(flags, args); ok {
 			return cancelLocal(of)
 		}
 		return onCluster(cmd, args)
@@ -112,7 +112,7 @@ func toCancel(ctx context.Context, clients *kube.Clients, args []string) (runInf
 		}
 		args = names
 	}
-	r, err := find(ctx, clients, args[0])
+	r, err := findRun(ctx, clients, args[0])
 	if r.run != nil {
 		err = nil // only words depend on its tasks and its receipt
 	}

@@ -43,8 +43,8 @@ func (onCluster) inProgress(r runInfo) bool {
 	return r.forbidden && r.unfinished
 }
 
-func (onCluster) given(r runInfo) (map[string][]string, error) {
-	if r.kept() {
+func (onCluster) givenParams(r runInfo) (map[string][]string, error) {
+	if r.isTraining() {
 		return nil, fail.Becausef(fail.InvalidInput, "reading the params of run %s: it has none, because mlenv train started it", r.name)
 	}
 	if r.run == nil {
@@ -73,7 +73,7 @@ func (c onCluster) claims(ctx context.Context, r runInfo) (all []fetch.Claim, er
 	return all, nil
 }
 
-func (c onCluster) logs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
+func (c onCluster) showLogs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
 	switch {
 	case o.rank >= 0:
 		out, flush := rawLog(cmd)
@@ -87,11 +87,11 @@ func (c onCluster) logs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
 
 // remove deletes the receipt; Kubernetes deletes the rest.
 func (c onCluster) remove(ctx context.Context, r runInfo) (what string, err error) {
-	return "The receipt of " + r.title(), receipt.Delete(ctx, c.clients.Kube, *r.receipt)
+	return "The receipt of " + r.displayName(), receipt.Delete(ctx, c.clients.Kube, *r.receipt)
 }
 
 func (onCluster) writer(r runInfo) string {
-	if r.kept() {
+	if r.isTraining() {
 		return "mlenv train writes it at the end"
 	}
 	if r.run == nil && !r.forbidden || r.run != nil && (r.run.IsDone() || r.run.IsCancelled()) {
@@ -101,20 +101,20 @@ func (onCluster) writer(r runInfo) string {
 }
 
 func (onCluster) stop(r runInfo) string {
-	if r.kept() {
-		return "Ctrl-C in the terminal of its mlenv train, or mlenv down " + r.environment() + r.flag()
+	if r.isTraining() {
+		return "Ctrl-C in the terminal of its mlenv train, or mlenv down " + r.environment() + r.namespaceFlag()
 	}
-	return "mlenv cancel " + r.name + r.flag()
+	return "mlenv cancel " + r.name + r.namespaceFlag()
 }
 
 // resume repeats the folder that the run trained.
 func (onCluster) resume(r runInfo) string {
-	if r.kept() {
-		return "mlenv train SCRIPT " + agent.ResumeVariable + "=" + r.series() + r.flag()
+	if r.isTraining() {
+		return "mlenv train SCRIPT " + agent.ResumeVariable + "=" + r.series() + r.namespaceFlag()
 	}
 	folder := ""
 	if r.run != nil && git.IsFolder(r.param("repo-url")) {
 		folder = ". "
 	}
-	return "mlenv run " + folder + "--resume-from " + r.name + r.flag()
+	return "mlenv run " + folder + "--resume-from " + r.name + r.namespaceFlag()
 }

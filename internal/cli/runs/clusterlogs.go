@@ -54,7 +54,7 @@ func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r r
 		return unfollowed(outcome.Run, err)
 	}
 	how := humanize.OneLine(fmt.Sprint(runInfo{name: r.name, at: r.at, run: outcome.Run}.state(), " ", outcome.Reason), 100)
-	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s%s\n", r.name, how, cmp.Or(outcome.Receipt, &receipt.Receipt{}).But())
+	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s%s\n", r.name, how, cmp.Or(outcome.Receipt, &receipt.Receipt{}).WarningClause())
 	return nil
 }
 
@@ -69,7 +69,7 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r runI
 		if o.task != "" && task.Task != o.task {
 			continue
 		}
-		err := launch.Logs(cmd.Context(), clients, r.run, task, o.tail, func(e launch.Event) {
+		err := launch.ReadTaskLog(cmd.Context(), clients, r.run, task, o.tail, func(e launch.Event) {
 			if !o.isNew(e) {
 				return
 			}
@@ -91,9 +91,9 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r runI
 			r.name, strings.Join(names, ", ")))
 	case some, problem != nil && r.receipt == nil:
 		return problem
-	case r.kept() && r.unfinished:
+	case r.isTraining() && r.unfinished:
 		return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the log of run %s: its mlenv train prints it", r.name),
-			"mlenv logs %s --rank 0 --follow%s", r.name, r.flag())
+			"mlenv logs %s --rank 0 --follow%s", r.name, r.namespaceFlag())
 	case r.receipt == nil:
 		return fmt.Errorf("reading the logs of run %s: its pods are gone or have not started, and it has no receipt", r.name)
 	}
@@ -105,7 +105,8 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r runI
 	if problem != nil {
 		return problem
 	}
-	say(cmd.ErrOrStderr(), "The pods of the run's tasks are gone. Whole logs: mlenv logs %s --rank 0 -n %s, or mlenv fetch %s logs -n %s\n",
+	tellUser(cmd.ErrOrStderr(),
+		"The pods of the run's tasks are gone. Whole logs: mlenv logs %s --rank 0 -n %s, or mlenv fetch %s logs -n %s\n",
 		r.name, clients.Namespace, r.name, clients.Namespace)
 	return nil
 }
@@ -151,7 +152,7 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 	}
 	for node < 0 && o.follow && (err == nil || kube.Transient(err)) && r.at.inProgress(r) && kube.Pause(ctx, rankEvery) {
 		var again runInfo
-		if again, err = find(ctx, clients, r.name); err == nil {
+		if again, err = findRun(ctx, clients, r.name); err == nil {
 			set.Close()
 			r = again
 			set, node, err = o.nodeOfRank(ctx, r)
@@ -164,7 +165,7 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 	if o.follow {
 		if err := nodes.FollowLog(ctx, set[node], r.uid(), name, out, nodes.RetryUntilDone(ctx)); err != nil {
 			if r.run == nil {
-				return true, fail.Advise(err, "mlenv status %s%s", r.name, r.flag())
+				return true, fail.Advise(err, "mlenv status %s%s", r.name, r.namespaceFlag())
 			}
 			return true, unfollowed(r.run, err)
 		}

@@ -197,7 +197,7 @@ func TestStatusWaits(t *testing.T) {
 	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionUnknown, Reason: "ExceededNodeResources",
 		Message: "0/3 nodes are available"})
 	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(of, task), Namespace: "ns"}
-	r, err := find(t.Context(), clients, "train-1")
+	r, err := findRun(t.Context(), clients, "train-1")
 	if err != nil {
 		t.Fatal(err)
 	}

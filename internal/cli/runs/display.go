@@ -140,8 +140,8 @@ func (d *display) print(format string, args ...any) {
 	d.writeLine(command.ForTerminal(fmt.Sprintf(format, args...)))
 }
 
-// ask prints an explanation, and the question as the last line until resume. Other lines come above the question.
-func (d *display) ask(explanation, question string) {
+// askQuestion prints an explanation, and the question as the last line until resume. Other lines come above the question.
+func (d *display) askQuestion(explanation, question string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.question = ""
@@ -182,7 +182,7 @@ func (d *display) trains() bool {
 	return slices.Contains(d.order, trainTask)
 }
 
-func (d *display) show(p progress) {
+func (d *display) showProgress(p progress) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.training = ""; !slices.Contains(d.order, trainTask) {

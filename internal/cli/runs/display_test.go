@@ -32,7 +32,7 @@ func TestQuestionStaysLast(t *testing.T) {
 		want string
 	}{
 		{"a line", func() { line("one") }, clear + "[train] one\r\n0 of 7 done; train for 0.0 s"},
-		{"the question", func() { d.ask("== d: detach", "d? ") }, clear + "== d: detach\r\n0 of 7 done; train for 0.0 s" + clear + "d? "},
+		{"the question", func() { d.askQuestion("== d: detach", "d? ") }, clear + "== d: detach\r\n0 of 7 done; train for 0.0 s" + clear + "d? "},
 		{"a line meanwhile", func() { line("two") }, clear + "[train] two\r\nd? "},
 		{"time passes", d.tick, ""},
 		{"the answer", d.resume, clear + "0 of 7 done; train for 0.0 s"},

@@ -67,9 +67,9 @@ func chooseEnvironment(ctx context.Context, clients *kube.Clients, pipeline *v1.
 		// Two programs that start the run of that name make the same request.
 		c.suffix = fmt.Sprintf("%x", sha256.Sum256([]byte(runName)))[:suffixLength]
 	}
-	if launch.Value(pipeline, values, "name") != shared || launch.Value(pipeline, values, "on-busy") == "wait" ||
-		launch.Value(pipeline, values, "storage") == string(cluster.NodeStorage) ||
-		!sharesWorkspace(ctx, clients, launch.Value(pipeline, values, "cluster")) {
+	if launch.ParamValue(pipeline, values, "name") != shared || launch.ParamValue(pipeline, values, "on-busy") == "wait" ||
+		launch.ParamValue(pipeline, values, "storage") == string(cluster.NodeStorage) ||
+		!sharesWorkspace(ctx, clients, launch.ParamValue(pipeline, values, "cluster")) {
 		return c
 	}
 	person, err := lease.Person(ctx, clients.Kube)
@@ -157,7 +157,7 @@ func unfinished(ctx context.Context, clients *kube.Clients) []v1.PipelineRun {
 func holderOf(ctx context.Context, clients *kube.Clients, runs []v1.PipelineRun, name string) (holder lease.Holder, held bool) {
 	client := env.Of(clients, name).Lease(slog.New(slog.DiscardHandler))
 	if found, err := client.Find(ctx); err == nil && found.DeletionTimestamp == nil {
-		if busy := client.Look(ctx, found); busy.Holder.ID != "" && !busy.Replaceable() {
+		if busy := client.ReadHolder(ctx, found); busy.Holder.ID != "" && !busy.Replaceable() {
 			return busy.Holder, true
 		}
 	}

@@ -124,7 +124,7 @@ func (r runInfo) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.
 	files := 0
 	for i, from := range claims {
 		if from.Local && stepsImage != "" {
-			return command.Usage(fail.Becausef(fail.InvalidInput, "--steps-image: no pod fetches from %s", r.title()))
+			return command.Usage(fail.Becausef(fail.InvalidInput, "--steps-image: no pod fetches from %s", r.displayName()))
 		}
 		from.StepsImage, from.Notes = stepsImage, cmd.ErrOrStderr()
 		folder := to
@@ -151,7 +151,7 @@ func (r runInfo) fetch(cmd *cobra.Command, clients *kube.Clients, paths []fetch.
 	}
 	r.printNewest(cmd.ErrOrStderr(), to)
 	var problems []error
-	at := fmt.Sprintf("mlenv fetch %s%s", r.name, r.flag())
+	at := fmt.Sprintf("mlenv fetch %s%s", r.name, r.namespaceFlag())
 	for _, p := range paths {
 		switch where := strings.Join(humanize.Each(claims, func(c fetch.Claim) string { return c.Name }), ", "); {
 		case len(absent[p.Name]) < len(claims):
@@ -172,7 +172,7 @@ func (r runInfo) printNewest(out io.Writer, to string) {
 		newest = newestCheckpoint(filepath.Join(to, "node-0", filepath.FromSlash(r.checkpoints())))
 	}
 	if newest != "" {
-		say(out, "Newest checkpoint: %s\n  continue from it: %s\n", newest, r.at.resume(r))
+		tellUser(out, "Newest checkpoint: %s\n  continue from it: %s\n", newest, r.at.resume(r))
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 // chosen returns the named run, or else the newest one, which may be one of this machine.
 func chosen(ctx context.Context, clients *kube.Clients, args []string, here []runInfo) (runInfo, error) {
 	if len(args) == 0 {
-		all, err := list(ctx, clients)
+		all, err := listRuns(ctx, clients)
 		if err != nil {
 			return runInfo{}, err
 		}
@@ -38,11 +38,11 @@ func chosen(ctx context.Context, clients *kube.Clients, args []string, here []ru
 		}
 		args = []string{all[0].name}
 	}
-	return find(ctx, clients, args[0])
+	return findRun(ctx, clients, args[0])
 }
 
-// find looks for the PipelineRun and the receipt. If both are missing, the reason is InvalidInput.
-func find(ctx context.Context, clients *kube.Clients, name string) (runInfo, error) {
+// findRun looks for the PipelineRun and the receipt. If both are missing, the reason is InvalidInput.
+func findRun(ctx context.Context, clients *kube.Clients, name string) (runInfo, error) {
 	r := runInfo{name: name, at: onCluster{clients}}
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
 		return r, command.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, "run %q: want the name of a run, such as train-multi-node-x7k2p",
@@ -103,9 +103,9 @@ const pipelineSelector = "tekton.dev/pipeline=" + launch.Pipeline
 // namespaceOf names the clients' namespace.
 func namespaceOf(clients *kube.Clients) string { return cmp.Or(clients.Namespace, "all namespaces") }
 
-// list returns all runs of the namespace without their tasks, the newest first, also deleted ones that
+// listRuns returns all runs of the namespace without their tasks, the newest first, also deleted ones that
 // left a receipt. It skips receipts that are not valid.
-func list(ctx context.Context, clients *kube.Clients) ([]runInfo, error) {
+func listRuns(ctx context.Context, clients *kube.Clients) ([]runInfo, error) {
 	found, notListed := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: pipelineSelector})
 	hidden := apierrors.IsForbidden(notListed)
@@ -151,7 +151,7 @@ func list(ctx context.Context, clients *kube.Clients) ([]runInfo, error) {
 
 // Names returns the names of all runs for completion, which cannot report an error.
 func Names(ctx context.Context, clients *kube.Clients) []string {
-	all, _ := list(ctx, clients)
+	all, _ := listRuns(ctx, clients)
 	return humanize.Each(all, func(r runInfo) string { return r.name })
 }
 
@@ -162,7 +162,7 @@ func InProgress(ctx context.Context, clients *kube.Clients) []string {
 }
 
 func inProgress(ctx context.Context, clients *kube.Clients) ([]string, error) {
-	all, err := list(ctx, clients)
+	all, err := listRuns(ctx, clients)
 	all = slices.DeleteFunc(all, func(r runInfo) bool { return r.run == nil || !r.at.inProgress(r) })
 	return humanize.Each(all, func(r runInfo) string { return r.name }), err
 }

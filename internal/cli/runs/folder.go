@@ -59,12 +59,12 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 	if err != nil {
 		return nil, err
 	}
-	if err := syncrepo.CheckFiles(dir, ignore, func(param string) string { return launch.Value(pipeline, values, param) }); err != nil {
+	if err := syncrepo.CheckFiles(dir, ignore, func(param string) string { return launch.ParamValue(pipeline, values, param) }); err != nil {
 		return nil, command.Usage(err)
 	}
 	manifest, err := tree.Scan(ctx, dir, ignore)
 	if err != nil {
-		return nil, adviseWhole(err, dir, launch.Value(pipeline, values, "script"))
+		return nil, adviseWhole(err, dir, launch.ParamValue(pipeline, values, "script"))
 	}
 	copied, err := os.MkdirTemp("", "mlenv-folder-")
 	if err != nil {
@@ -143,7 +143,7 @@ func (f *folder) sayLeftOut(out io.Writer) {
 	})
 	if files > 0 {
 		atLeast := map[bool]string{true: "at least "}[files == most]
-		say(out, "Left out by .gitignore and .mlenvignore: %s%s, %s.\n", atLeast, humanize.Count(files, "file"), humanize.Bytes(size))
+		tellUser(out, "Left out by .gitignore and .mlenvignore: %s%s, %s.\n", atLeast, humanize.Count(files, "file"), humanize.Bytes(size))
 	}
 }
 
@@ -189,7 +189,7 @@ func foldersNear(dir string) string {
 
 // sentBy makes a follower send the folder to the nodes of its run.
 func (f *folder) sentBy(by *follower) {
-	environment := launch.Value(by.request.Pipeline, by.request.Values, "name")
+	environment := launch.ParamValue(by.request.Pipeline, by.request.Values, "name")
 	by.upload = func(ctx context.Context) error { return f.upload(ctx, by.clients, environment, by.display) }
 	by.present = func(ctx context.Context, of *v1.PipelineRun) { launch.ShowSender(ctx, by.clients, of) }
 }

@@ -123,7 +123,7 @@ func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool,
 	var todo []effect
 	obey := map[order]func(){
 		ask: func() {
-			f.display.ask(choices, "c, d or another key? ")
+			f.display.askQuestion(choices, "c, d or another key? ")
 			listen()
 		},
 		resume: f.display.resume,
@@ -215,7 +215,7 @@ func (f *follower) watchTraining(ctx context.Context) {
 		s := status{}
 		s.ask(ctx, r)
 		s.MaxAttempts = r.maxAttempts()
-		f.display.show(s.progress)
+		f.display.showProgress(s.progress)
 	}
 }
 
@@ -240,26 +240,26 @@ func readKeys(in io.Reader, send func(event)) {
 // sayWhere names what there is to read about a run that failed, and the command that continues from what it saved; run is its name in a
 // command.
 func sayWhere(problems io.Writer, run, checkpoint, resume string) {
-	say(problems, "  receipt: mlenv receipt %s\n  logs:    mlenv logs %s\n", run, run)
+	tellUser(problems, "  receipt: mlenv receipt %s\n  logs:    mlenv logs %s\n", run, run)
 	if checkpoint != "" {
-		say(problems, "  newest checkpoint: %s\n  continue from it:  %s\n", checkpoint, resume)
+		tellUser(problems, "  newest checkpoint: %s\n  continue from it:  %s\n", checkpoint, resume)
 	}
 }
 
 // concludeSuccess prints the end of a run.
 func concludeSuccess(out io.Writer, name, run, took string, r *receipt.Receipt) {
-	say(out, "Run %s succeeded%s%s.\n", name, took, r.But())
+	tellUser(out, "Run %s succeeded%s%s.\n", name, took, r.WarningClause())
 	if len(r.Metrics) > 0 {
-		say(out, "  metrics: %s\n", metricsText(r.Metrics))
+		tellUser(out, "  metrics: %s\n", metricsText(r.Metrics))
 	}
-	say(out, "  receipt: mlenv receipt %s\n  files:   mlenv fetch %s\n", run, run)
+	tellUser(out, "  receipt: mlenv receipt %s\n  files:   mlenv fetch %s\n", run, run)
 }
 
 // conclude prints how a run ended and returns the exit code as an error.
 func conclude(out, problems io.Writer, o launch.Outcome) error {
 	run := o.Run.Name + " -n " + o.Run.Namespace
 	if o.Verdict == receipt.Succeeded {
-		concludeSuccess(out, o.Run.Name, run, took(o), cmp.Or(o.Receipt, &receipt.Receipt{}))
+		concludeSuccess(out, o.Run.Name, run, durationText(o), cmp.Or(o.Receipt, &receipt.Receipt{}))
 		return nil
 	}
 	code, verb := command.Failed, "failed"
@@ -271,7 +271,7 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 	if o.Cancelled && o.Reason == fail.Cancelled {
 		why = "." // the message is only Tekton's
 	}
-	say(problems, "Run %s %s%s%s\n", o.Run.Name, verb, took(o), why)
+	tellUser(problems, "Run %s %s%s%s\n", o.Run.Name, verb, durationText(o), why)
 	if o.Receipt != nil {
 		r := runInfo{name: o.Run.Name, at: onCluster{}, run: o.Run}
 		sayWhere(problems, run, o.Receipt.Checkpoint, r.at.resume(r))

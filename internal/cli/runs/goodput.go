@@ -12,7 +12,7 @@ import (
 
 // goodputText returns the goodput of a run in one line, without the parts that there were not; "" for none.
 func goodputText(g *receipt.Goodput) string {
-	if g == nil || g.Seconds.Sum() == 0 {
+	if g == nil || g.Seconds.Total() == 0 {
 		return ""
 	}
 	steps, share := "steps", fmt.Sprintf("%.1f%%", 100*g.Share)
@@ -33,7 +33,7 @@ func goodputText(g *receipt.Goodput) string {
 		}
 	}
 	text := strings.TrimSuffix(share+": "+strings.Join(parts, ", "), ": ")
-	if hours := g.GPUHours.Sum(); hours > 0 && share != "not measured" {
+	if hours := g.GPUHours.Total(); hours > 0 && share != "not measured" {
 		text += fmt.Sprintf("; %.4g of %.4g GPU-hours in useful steps", g.GPUHours.Steps, hours)
 	}
 	return text

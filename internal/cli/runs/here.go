@@ -75,7 +75,7 @@ func onWorkspace(r receipt.Receipt, folder string) receipt.Receipt {
 
 // localRuns returns all local runs, the newest first. It skips what cannot be read, unless nothing can.
 func localRuns() (all []runInfo, err error) {
-	found, err := local.All()
+	found, err := local.ListRuns()
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (h here) workspace() string { return h.run.Folder }
 
 func (h here) inProgress(runInfo) bool { return h.run.Running() }
 
-func (h here) given(runInfo) (values map[string][]string, err error) {
+func (h here) givenParams(runInfo) (values map[string][]string, err error) {
 	const longest = 4 << 20 // bytes
 	values = map[string][]string{}
 	if err := claimfile.ReadJSON(filepath.Join(h.run.Dir(), agent.GivenFile), longest, &values); err != nil {
@@ -132,6 +132,6 @@ func (here) resume(r runInfo) string { return "mlenv run --local --resume-from "
 
 // LocalNames returns the names of the local runs, for completion, which cannot report an error.
 func LocalNames() []string {
-	all, _ := local.All()
+	all, _ := local.ListRuns()
 	return humanize.Each(all, func(r local.Run) string { return r.Name })
 }

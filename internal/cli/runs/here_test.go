@@ -313,7 +313,7 @@ func TestLocalKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			here, err := receipt.Dir(e.Dir()).Begin(receipt.Start{Run: "try-1", RunUID: "try-1", Environment: "try-1"})
+			here, err := receipt.Dir(e.Dir()).BeginJournal(receipt.Start{Run: "try-1", RunUID: "try-1", Environment: "try-1"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -322,7 +322,7 @@ func TestLocalKilled(t *testing.T) {
 			if tc.node != nil {
 				err = record.WriteJSON(record.Dir(e.Dir()).NodeStatus(0), tc.node)
 			}
-			if err := errors.Join(err, e.End(), e.Unlock()); err != nil {
+			if err := errors.Join(err, e.Shutdown(), e.Unlock()); err != nil {
 				t.Fatal(err)
 			}
 			if r := receiptOf(t, "try-1"); r.Reason != tc.reason || !strings.Contains(r.Message, tc.want) || r.Ended.IsZero() {
@@ -528,7 +528,7 @@ if first:
 	}
 	// The steps 1 to 5 and 6 to 20 lasted, 6 to 10 were done again.
 	if s := g.Seconds; s.Steps < 0.8 || s.Repeated < 0.2 || s.Starting <= 0 || s.Hang != 0 || s.Waiting != 0 ||
-		math.Abs(s.Sum()-r.Ended.Sub(r.Started).Seconds()) > 0.01 {
+		math.Abs(s.Total()-r.Ended.Sub(r.Started).Seconds()) > 0.01 {
 		t.Errorf("goodput %+v of a run of %s", *g, r.Ended.Sub(r.Started))
 	}
 }

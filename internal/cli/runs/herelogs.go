@@ -22,8 +22,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// logs copies what the run printed, or the log of one of its ranks.
-func (h here) logs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
+// showLogs copies what the run printed, or the log of one of its ranks.
+func (h here) showLogs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
 	if err := errors.Join(
 		command.Want(o.task == "" || o.task == trainTask, "--task %s: a local run has one log; leave the flag out", o.task),
 		command.Want(o.since == 0, "--since: the lines of a local run have no times; use --tail"),

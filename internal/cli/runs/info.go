@@ -56,7 +56,7 @@ func (r *runInfo) setJournal(m receipt.Journal) {
 	if r.run != nil || r.receipt != nil {
 		return
 	}
-	left := r.known()
+	left := r.receiptSoFar()
 	left.Verdict, r.receipt, r.unfinished = "", &left, true
 }
 
@@ -69,11 +69,11 @@ func (r runInfo) standing() receipt.Standing {
 	case !r.forbidden:
 		seen.End = &receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted + "; the reaper writes its receipt within two minutes"}
 	}
-	return r.noted().Verdict(seen)
+	return r.savedJournal().Verdict(seen)
 }
 
-// noted returns what the run's ConfigMap holds, zero for nothing.
-func (r runInfo) noted() receipt.Journal {
+// savedJournal returns what the run's ConfigMap holds, zero for nothing.
+func (r runInfo) savedJournal() receipt.Journal {
 	switch {
 	case r.journal != nil:
 		return *r.journal
@@ -83,12 +83,12 @@ func (r runInfo) noted() receipt.Journal {
 	return receipt.Journal{}
 }
 
-// known returns the receipt, or as much of it as the steps have noted.
-func (r runInfo) known() receipt.Receipt {
+// receiptSoFar returns the receipt, or as much of it as the steps have noted.
+func (r runInfo) receiptSoFar() receipt.Receipt {
 	if r.receipt != nil {
 		return *r.receipt
 	}
-	return r.noted().ToReceipt(r.standing(), time.Time{})
+	return r.savedJournal().ToReceipt(r.standing(), time.Time{})
 }
 
 // uid is also the ID of the run's job.
@@ -127,7 +127,7 @@ func (r runInfo) series() string {
 		first = r.receipt.Training.ResumedFrom
 	}
 	if first == "" {
-		given, _ := r.at.given(r) // without them the run resumes nothing
+		given, _ := r.at.givenParams(r) // without them the run resumes nothing
 		first = resumedFrom(given)
 	}
 	return cmp.Or(first, r.name)
@@ -140,7 +140,7 @@ func (r runInfo) checkpoints() string { return "checkpoints/" + r.series() }
 // unless given names another one, or the folder of this machine is trained as it is now.
 func (r runInfo) resume(values, given map[string][]string) {
 	if given["revision"] == nil && given["repo-url"] == nil && !isFolder(values) {
-		if commit := r.known().Commit; commit != "" {
+		if commit := r.receiptSoFar().Commit; commit != "" {
 			values["revision"] = []string{commit}
 		}
 	}
@@ -185,11 +185,11 @@ func (r runInfo) state() string {
 
 // nodes returns the number of nodes in the receipt, or else the one that provision noted, or else the requested one.
 func (r runInfo) nodes() int {
-	known := r.known()
+	known := r.receiptSoFar()
 	if len(known.Nodes) > 0 {
 		return len(known.Nodes)
 	}
-	if part := r.noted().EntryOf("provision"); part != nil && part.Nodes > 0 {
+	if part := r.savedJournal().EntryOf("provision"); part != nil && part.Nodes > 0 {
 		return part.Nodes // 0 requests the number of the cluster file
 	}
 	if t := known.Training; t != nil {
@@ -210,14 +210,14 @@ type provider interface {
 	workspace() string
 	// inProgress reports whether the run's script may still read and write files.
 	inProgress(r runInfo) bool
-	// given returns the params of the run. Errors: InvalidInput if they are gone.
-	given(r runInfo) (map[string][]string, error)
+	// givenParams returns the params of the run. Errors: InvalidInput if they are gone.
+	givenParams(r runInfo) (map[string][]string, error)
 	// nodes connects to the nodes of a run in progress.
 	nodes(ctx context.Context, r runInfo) (nodes.Set, error)
 	// claims returns what has the run's workspace.
 	claims(ctx context.Context, r runInfo) ([]fetch.Claim, error)
-	// logs shows the logs of the run.
-	logs(cmd *cobra.Command, o *logsOptions, r runInfo) error
+	// showLogs shows the logs of the run.
+	showLogs(cmd *cobra.Command, o *logsOptions, r runInfo) error
 	// remove deletes what is left of a run that has ended, and names it.
 	remove(ctx context.Context, r runInfo) (what string, err error)
 	// writer reports who writes the receipt of the run, and when.
@@ -227,24 +227,24 @@ type provider interface {
 	resume(r runInfo) string
 }
 
-// title names the run in messages.
-func (r runInfo) title() string {
+// displayName names the run in messages.
+func (r runInfo) displayName() string {
 	if namespace, local := r.at.namespace(r); !local {
 		return "run " + namespace + "/" + r.name
 	}
 	return "local run " + r.name
 }
 
-// flag returns the flag that chooses the namespace of the run in a command, "" for a local run.
-func (r runInfo) flag() string {
+// namespaceFlag returns the flag that chooses the namespace of the run in a command, "" for a local run.
+func (r runInfo) namespaceFlag() string {
 	if namespace, local := r.at.namespace(r); !local {
 		return " -n " + namespace
 	}
 	return ""
 }
 
-// kept reports whether the run is a training of mlenv train, which has no PipelineRun.
-func (r runInfo) kept() bool { return r.journal != nil && r.journal.Kept }
+// isTraining reports whether the run is a training of mlenv train, which has no PipelineRun.
+func (r runInfo) isTraining() bool { return r.journal != nil && r.journal.Kept }
 
 type logsOptions struct {
 	kube   kube.Flags

@@ -124,7 +124,7 @@ func textsOf(value any) (texts []string) {
 func (p *params) checkJob(values map[string][]string) (mistakes field.ErrorList) {
 	for _, spec := range p.pipeline.Spec.Params {
 		for i, text := range values[spec.Name] {
-			err := launch.Check(spec, text)
+			err := launch.CheckParams(spec, text)
 			if err == nil || spec.Name == "repo-url" && isFolder(values) {
 				continue
 			}

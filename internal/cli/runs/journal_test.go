@@ -87,7 +87,7 @@ func TestRunsWithoutAReceipt(t *testing.T) {
 					return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("no"))
 				})
 			}
-			r, err := find(t.Context(), clients, "train-1")
+			r, err := findRun(t.Context(), clients, "train-1")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -168,7 +168,7 @@ func TestConfigMapsAloneSuffice(t *testing.T) {
 	clients.Kube = allowed
 	shows := func(when string, state string, phases string, want ...string) {
 		t.Helper()
-		r, err := find(t.Context(), clients, "train-1")
+		r, err := findRun(t.Context(), clients, "train-1")
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
@@ -235,7 +235,7 @@ func TestNothingHiddenIsPruned(t *testing.T) {
 	clients.Tekton.(*tektonfake.Clientset).PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("no"))
 	})
-	all, err := list(t.Context(), clients)
+	all, err := listRuns(t.Context(), clients)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,15 +253,15 @@ func TestKeptTraining(t *testing.T) {
 	start := receipt.Start{Run: "by-hand-x", Namespace: "ns", RunUID: "by-hand-x", Environment: "env", Started: time.Now(), Kept: true}
 	journal := start.Writer(clients, slog.New(slog.DiscardHandler), "train")
 	journal.End(t.Context(), errors.New("there is no environment"), nil)
-	if _, err := find(t.Context(), clients, "by-hand-x"); fail.ReasonOf(err) != fail.InvalidInput {
+	if _, err := findRun(t.Context(), clients, "by-hand-x"); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("a training that was not launched leaves something: %v", err)
 	}
 	journal.Update(t.Context(), func(e *receipt.Entry) {
 		e.Record = &receipt.Record{Folder: ".mlenv/runs/by-hand-x", Claims: []string{"env-workspace"}}
 	})
 	look := func() runInfo {
-		r, err := find(t.Context(), clients, "by-hand-x")
-		all, notListed := list(t.Context(), clients)
+		r, err := findRun(t.Context(), clients, "by-hand-x")
+		all, notListed := listRuns(t.Context(), clients)
 		if err = errors.Join(err, notListed); err != nil || len(all) != 1 || all[0].state() != r.state() {
 			t.Fatalf("got %+v, list %+v, %v", r, all, err)
 		}
@@ -295,7 +295,7 @@ func TestLogOfARankThatHasNotStarted(t *testing.T) {
 		clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
 		start := receipt.Start{Run: "by-hand-x", Namespace: "ns", RunUID: "by-hand-x", Environment: "env", Started: time.Now(), Kept: true}
 		start.Writer(clients, slog.New(slog.DiscardHandler), "train").Update(t.Context(), func(*receipt.Entry) {})
-		r, err := find(t.Context(), clients, "by-hand-x")
+		r, err := findRun(t.Context(), clients, "by-hand-x")
 		if err != nil {
 			t.Fatal(err)
 		}

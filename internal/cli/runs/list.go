@@ -181,7 +181,7 @@ func clientsIn(clients *kube.Clients, namespace string) *kube.Clients {
 
 // summaries describes the newest runs, at most limit; 0 means all.
 func summaries(ctx context.Context, clients *kube.Clients, limit int) ([]summary, error) {
-	all, err := list(ctx, clients)
+	all, err := listRuns(ctx, clients)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func printTable(out io.Writer, found []summary, now time.Time, namespaces bool) 
 			duration = humanize.Duration(d)
 		}
 		if namespaces {
-			fmt.Fprint(w, s.where()+"\t")
+			fmt.Fprint(w, s.namespaceText()+"\t")
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.stateText(), cmp.Or(s.Reason, "-"), cmp.Or(strings.Join(s.Phases, ","), "-"),
 			nodes, age, duration)

@@ -56,7 +56,7 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 	}
 	job := localJob{nodes: local.Options{
 		Folder: folder, Name: cmp.Or(o.runName, "local-"+rand.String(5)), Nodes: count, Python: o.local.python, Environ: os.Environ(),
-	}, given: o.given()}
+	}, given: o.givenParams()}
 	source, commit, remove, err := o.localSource(ctx, log)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (o *runOptions) runLocal(cmd *cobra.Command) error {
 		o.packed.sayLeftOut(cmd.ErrOrStderr())
 	}
 	// Absolute paths in the folder are relative to it now.
-	options.Script, options.DeepSpeedConfig = o.value("script"), o.value("deepspeed-config")
+	options.Script, options.DeepSpeedConfig = o.paramValue("script"), o.paramValue("deepspeed-config")
 	if err := lacksPackages(ctx, o.local.python, source.Dir, options, source.Requirements != ""); err != nil {
 		return err
 	}
@@ -140,13 +140,13 @@ func (o *runOptions) localOptions() (train.Options, error) {
 // repository.
 func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source syncrepo.Folder, commit string, remove func(), err error) {
 	packed, err := o.prepare(ctx, o.params.pipeline, o.values)
-	source.Requirements, source.RequirementsTimeout = o.value("requirements"), localRequirements
+	source.Requirements, source.RequirementsTimeout = o.paramValue("requirements"), localRequirements
 	switch {
 	case err != nil:
 		return source, "", nil, err
 	case packed != nil:
 		source.Dir = packed.dir
-		return source, o.value("revision"), packed.remove, nil
+		return source, o.paramValue("revision"), packed.remove, nil
 	}
 	dir, err := os.MkdirTemp("", "mlenv-repository-")
 	if err != nil {
@@ -154,8 +154,8 @@ func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source 
 	}
 	remove = func() { claimfile.RemoveAll(os.TempDir(), dir) }
 	commit, err = git.Fetch(ctx, log, dir, git.Source{
-		URL: o.value("repo-url"), Revision: o.value("revision"),
-		Submodules: o.value("submodules") == "true", LFS: o.value("lfs") == "true",
+		URL: o.paramValue("repo-url"), Revision: o.paramValue("revision"),
+		Submodules: o.paramValue("submodules") == "true", LFS: o.paramValue("lfs") == "true",
 	})
 	if err == nil {
 		log.Info(fmt.Sprintf("Fetched commit %s.", commit))

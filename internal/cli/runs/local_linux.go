@@ -38,11 +38,11 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Unlock()) }()
 	out := outlive(cmd.OutOrStdout(), func() {
-		say(cmd.ErrOrStderr(), "Nothing reads the output any more. mlenv follows the run to its end without it.\n")
+		tellUser(cmd.ErrOrStderr(), "Nothing reads the output any more. mlenv follows the run to its end without it.\n")
 	})
 	printed, err := claimfile.Append(filepath.Join(e.Dir(), printedFile))
 	if err != nil {
-		return errors.Join(err, e.End())
+		return errors.Join(err, e.Shutdown())
 	}
 	defer printed.Close()
 	// A terminal that was lost takes nothing, and the file has all.
@@ -51,9 +51,9 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 	}}, &piped{to: out, gone: func() {}})
 	log := command.TextLog(both)
 	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, User: userName(), Started: time.Now().UTC()}
-	journal, err := receipt.Dir(e.Dir()).Begin(start)
+	journal, err := receipt.Dir(e.Dir()).BeginJournal(start)
 	if err = errors.Join(err, j.keepGiven(e.Dir())); err != nil {
-		return errors.Join(err, e.End())
+		return errors.Join(err, e.Shutdown())
 	}
 	failure := j.train(ctx, log, both, e, journal, start.Started)
 	r := finish(ctx, log, e, journal)
@@ -123,7 +123,7 @@ func finish(ctx context.Context, log *slog.Logger, e *local.Environment, journal
 	}
 	r := teardown.Summarize(context.WithoutCancel(ctx), log, m, e.Nodes, agent.TCP)
 	r.Teardown = "all processes of the run have ended"
-	if err := e.End(); err != nil {
+	if err := e.Shutdown(); err != nil {
 		r.NotReleased(err)
 	}
 	r.Ended = time.Now().UTC()
@@ -138,7 +138,7 @@ func concludeLocal(out, problems io.Writer, r receipt.Receipt) {
 		how = "was cancelled"
 	}
 	if r.Verdict != receipt.Succeeded {
-		say(problems, "Run %s %s%s.\n", r.Run, how, took)
+		tellUser(problems, "Run %s %s%s.\n", r.Run, how, took)
 		sayWhere(problems, r.Run, r.Checkpoint, here{}.resume(runInfo{name: r.Run}))
 		return
 	}

@@ -54,11 +54,11 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run; 3
 		if cmd.Flags().NArg() == 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Run %s.\n", r.name)
 		}
-		err := r.at.logs(cmd, &o, r)
+		err := r.at.showLogs(cmd, &o, r)
 		if errors.Is(err, errReadAgain) {
 			o.again = true
-			if r, err = find(cmd.Context(), clients, r.name); err == nil {
-				err = r.at.logs(cmd, &o, r)
+			if r, err = findRun(cmd.Context(), clients, r.name); err == nil {
+				err = r.at.showLogs(cmd, &o, r)
 			}
 		}
 		if o.follow && cmd.Context().Err() != nil {

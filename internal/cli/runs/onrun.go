@@ -17,7 +17,7 @@ func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients,
 	*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		others := args[min(1, len(args)):]
-		if of, ok := envflags.Local(*flags, args); ok {
+		if of, ok := envflags.LocalRunOf(*flags, args); ok {
 			r, err := localOf(of)
 			if err != nil {
 				return err
@@ -53,5 +53,5 @@ func noCluster(clients *kube.Clients, err error) bool {
 
 // onlyHere tells a user that the runs of a cluster are not considered.
 func onlyHere(cmd *cobra.Command, err error) {
-	say(cmd.ErrOrStderr(), "Only the runs of this machine are considered: %v\n", err)
+	tellUser(cmd.ErrOrStderr(), "Only the runs of this machine are considered: %v\n", err)
 }

@@ -35,7 +35,7 @@ func (o *runOptions) withEarlierLocal() error {
 				"mlenv runs --local")
 		}
 		if r, err = localOf(of); err == nil {
-			values, err = r.at.given(r)
+			values, err = r.at.givenParams(r)
 		}
 		return r, values, err
 	})
@@ -215,8 +215,8 @@ func (o *runOptions) addEarlier(read func(flag, name string) (runInfo, map[strin
 // withEarlier is addEarlier for a run on the cluster.
 func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (map[string][]string, error) {
 	return o.addEarlier(func(flag, name string) (r runInfo, values map[string][]string, err error) {
-		if r, err = find(ctx, clients, name); err == nil {
-			values, err = r.at.given(r)
+		if r, err = findRun(ctx, clients, name); err == nil {
+			values, err = r.at.givenParams(r)
 		} else if _, here := local.Find(name); here && fail.ReasonOf(err) == fail.InvalidInput {
 			err = fail.Advise(fail.Becausef(fail.InvalidInput, "starting a run with %s %s: that is a local run, and its files are on this machine",
 				flag, name),
@@ -242,8 +242,8 @@ func (l *localRun) addTo(flags *pflag.FlagSet) {
 		"the one in PATH)")
 }
 
-// given returns the params of the command line, with an absolute path of the folder.
-func (o *runOptions) given() map[string][]string {
+// givenParams returns the params of the command line, with an absolute path of the folder.
+func (o *runOptions) givenParams() map[string][]string {
 	values := maps.Clone(o.values)
 	if isFolder(values) {
 		if dir, err := filepath.Abs(values["repo-url"][0]); err == nil {
@@ -253,7 +253,7 @@ func (o *runOptions) given() map[string][]string {
 	return values
 }
 
-// value returns the run's value of a param, or the pipeline's default.
-func (o *runOptions) value(name string) string {
-	return launch.Value(o.params.pipeline, o.values, name)
+// paramValue returns the run's value of a param, or the pipeline's default.
+func (o *runOptions) paramValue(name string) string {
+	return launch.ParamValue(o.params.pipeline, o.values, name)
 }

@@ -37,8 +37,8 @@ func newParams(files fs.FS) params {
 	return p
 }
 
-// Tasks returns the names of the tasks of this version's pipeline, in its order.
-func Tasks(files fs.FS) []string {
+// PipelineTasks returns the names of the tasks of this version's pipeline, in its order.
+func PipelineTasks(files fs.FS) []string {
 	spec := newParams(files).pipeline.Spec
 	return humanize.Each(slices.Concat(spec.Tasks, spec.Finally), func(t v1.PipelineTask) string { return t.Name })
 }

@@ -29,7 +29,7 @@ import (
 func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline *v1.Pipeline, account string,
 	values map[string][]string,
 ) error {
-	value := func(name string) string { return launch.Value(pipeline, values, name) }
+	value := func(name string) string { return launch.ParamValue(pipeline, values, name) }
 	file, err := clusterfile.LoadInstalled(ctx, clients, value("cluster"))
 	if err != nil {
 		return fail.Advise(err, "mlenv run --cluster=NAME, or install a cluster file: mlenv install FILE -n %s",
@@ -57,16 +57,17 @@ func planRun(ctx context.Context, out io.Writer, clients *kube.Clients, pipeline
 	return report.Err()
 }
 
-// fits refuses, before anything is created, more nodes or GPUs than the cluster file has. Whoever may not read that leaves it to preflight.
-func fits(ctx context.Context, clients *kube.Clients, pipeline *v1.Pipeline, values map[string][]string) error {
-	value := func(name string) string { return launch.Value(pipeline, values, name) }
+// checkCapacity refuses, before anything is created, more nodes or GPUs than the cluster file has. Whoever may not read that leaves it to
+// preflight.
+func checkCapacity(ctx context.Context, clients *kube.Clients, pipeline *v1.Pipeline, values map[string][]string) error {
+	value := func(name string) string { return launch.ParamValue(pipeline, values, name) }
 	file, err := clusterfile.LoadInstalled(ctx, clients, value("cluster"))
 	if err != nil {
 		return nil //nolint:nilerr // preflight reports it
 	}
 	request := planOptions(value).Request
 	request.Cluster = file
-	return request.Fits()
+	return request.CheckCapacity()
 }
 
 // planOptions returns preflight's options for a run. launch.Params has checked the values.

@@ -79,7 +79,7 @@ type removeFiles func(ctx context.Context, clients *kube.Clients, claim fetch.Cl
 // directories and records if there is a function that removes files.
 func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, yes bool, remove removeFiles) error {
 	ctx := cmd.Context()
-	all, err := list(ctx, clients)
+	all, err := listRuns(ctx, clients)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 		files = "Their logs and what they wrote at relative paths are deleted, too; checkpoints stay."
 	}
 	err = confirm(cmd, yes, doomed, fmt.Sprintf("Delete %s? %s", humanize.Count(len(doomed), "receipt"), files), func() error {
-		all, err := list(ctx, clients)
+		all, err := listRuns(ctx, clients)
 		if err == nil && remove != nil {
 			err = needed(doomed, all)
 		}
@@ -137,7 +137,7 @@ func confirm(cmd *cobra.Command, yes bool, doomed []runInfo, question string, st
 }
 
 func removeAll(cmd *cobra.Command, doomed []runInfo) error {
-	again := "mlenv prune %s" + cmp.Or(doomed[0].flag(), " --local")
+	again := "mlenv prune %s" + cmp.Or(doomed[0].namespaceFlag(), " --local")
 	return command.DeleteEach(cmd, doomed, func(r runInfo) string { return r.name }, again, func(r runInfo) (what string, err error) {
 		return r.at.remove(cmd.Context(), r)
 	})
@@ -169,7 +169,7 @@ func neededBy(r, other runInfo) error {
 	if other.name != r.name {
 		why = fmt.Sprintf("run %s, which is in progress, resumes from its series", other.name)
 	}
-	return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "deleting the files of %s: %s", r.title(), why), "%s", other.at.stop(other))
+	return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "deleting the files of %s: %s", r.displayName(), why), "%s", other.at.stop(other))
 }
 
 // pruneWork deletes the records and working directories of runs from the claims that exist.
@@ -211,7 +211,7 @@ func pruneWork(cmd *cobra.Command, clients *kube.Clients, doomed []runInfo, remo
 func withReceipt(clients *kube.Clients, all []runInfo, names []string) (found []runInfo, err error) {
 	if len(names) == 0 {
 		return slices.DeleteFunc(slices.Clone(all), func(r runInfo) bool {
-			return r.run != nil || r.forbidden && (!r.kept() || r.unfinished)
+			return r.run != nil || r.forbidden && (!r.isTraining() || r.unfinished)
 		}), nil
 	}
 	var problems []error

@@ -50,7 +50,7 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 			if r.receipt == nil || r.unfinished {
 				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: %s", r.name,
 					r.state(), r.at.writer(r)),
-					"mlenv status %s%s", r.name, r.flag())
+					"mlenv status %s%s", r.name, r.namespaceFlag())
 			}
 			if page != "" {
 				return writePage(cmd.OutOrStdout(), page, *r.receipt)
@@ -69,15 +69,15 @@ Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong u
 func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := rowsOf(w)
-	row("run", r.Title())
+	row("run", r.DisplayName())
 	row("verdict", string(r.Verdict))
 	row("reason", string(r.Reason))
 	row("message", humanize.Lines(r.Message, maxMessage))
 	row("warning", r.Warning)
 	row("environment", r.Environment)
-	row("started", report.Stamp(r.Started))
+	row("started", report.FormatTime(r.Started))
 	if !r.Ended.IsZero() && !r.Started.IsZero() {
-		row("ended", report.Stamp(r.Ended)+", after "+humanize.Duration(r.Ended.Sub(r.Started)))
+		row("ended", report.FormatTime(r.Ended)+", after "+humanize.Duration(r.Ended.Sub(r.Started)))
 	}
 	row("started by", r.User)
 	row("goodput", goodputText(r.Goodput))
@@ -134,7 +134,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	printPhases(w, r.Phases, r.Ended)
 	if len(r.Nodes) > 0 {
 		fmt.Fprintln(w, "\nNODE\tON\tGPUS\tMODEL\tCOMPUTE\tRAILS")
-		for _, same := range alike(r.Nodes, func(n receipt.Node) string { return fmt.Sprint(len(n.GPUs), n.Model, n.Driver, railsOf(n)) }) {
+		for _, same := range groupRows(r.Nodes, func(n receipt.Node) string { return fmt.Sprint(len(n.GPUs), n.Model, n.Driver, railsOf(n)) }) {
 			node, host := same[0], same[0].KubernetesNode
 			if len(same) > 1 {
 				host = ""
@@ -146,7 +146,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	if len(r.Ranks) > 0 {
 		fmt.Fprintln(w, "\nRANK\tNODE\tEND\tTIME")
 		exit := func(rank receipt.Rank) string { return exitOf(rank, r.Reason) }
-		for _, same := range alike(r.Ranks, exit) {
+		for _, same := range groupRows(r.Ranks, exit) {
 			rank, node := same[0], strconv.Itoa(same[0].Node)
 			if len(same) > 1 {
 				rank, node = slices.MaxFunc(same, func(a, b receipt.Rank) int { return cmp.Compare(a.Seconds, b.Seconds) }), ""
@@ -201,7 +201,7 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 		os.Remove(path)
 		return fmt.Errorf("writing the report %s: %w", path, err)
 	}
-	fmt.Fprintf(out, "The report of run %s is %s.\n", r.Title(), path)
+	fmt.Fprintf(out, "The report of run %s is %s.\n", r.DisplayName(), path)
 	return nil
 }
 

@@ -105,14 +105,14 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 		defer upload.remove()
 		upload.sayLeftOut(cmd.ErrOrStderr())
 	}
-	allowed := mayRun(ctx, clients, launch.Value(pipeline, values, "name"), upload != nil, !o.detach)
+	allowed := mayRun(ctx, clients, launch.ParamValue(pipeline, values, "name"), upload != nil, !o.detach)
 	if o.dryRun {
 		return errors.Join(allowed, planRun(ctx, cmd.OutOrStdout(), clients, pipeline, o.serviceAccount, values))
 	}
 	if allowed != nil {
 		return allowed
 	}
-	if err := fits(ctx, clients, pipeline, values); err != nil {
+	if err := checkCapacity(ctx, clients, pipeline, values); err != nil {
 		return err
 	}
 	request := launch.Request{
@@ -145,7 +145,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, request launch.Request, started *v1.PipelineRun,
 	upload *folder) error {
 	out := outlive(o.output(cmd), func() {
-		say(cmd.ErrOrStderr(), "Nothing reads the output any more. mlenv follows the run to its end without it.\n")
+		tellUser(cmd.ErrOrStderr(), "Nothing reads the output any more. mlenv follows the run to its end without it.\n")
 	})
 	f := follower{clients: clients, request: &request, run: started, detach: o.detach,
 		display: newDisplay(out, len(request.Pipeline.Spec.Tasks)+len(request.Pipeline.Spec.Finally))}
@@ -171,7 +171,7 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, request l
 	case over:
 		err := conclude(out, cmd.ErrOrStderr(), outcome)
 		if next := upload.include(outcome.Message); next != "" {
-			say(cmd.ErrOrStderr(), "  next:    %s\n", next)
+			tellUser(cmd.ErrOrStderr(), "  next:    %s\n", next)
 		}
 		return err
 	}
@@ -192,6 +192,6 @@ func takeKeys(terminal *os.File) (release func()) {
 // detached prints the commands for a run that continues.
 func detached(cmd *cobra.Command, of *v1.PipelineRun) {
 	fmt.Fprintln(cmd.OutOrStdout(), of.Name)
-	say(cmd.ErrOrStderr(), "The run continues.\n  follow: mlenv logs %s --follow -n %s\n  cancel: mlenv cancel %s -n %s\n",
+	tellUser(cmd.ErrOrStderr(), "The run continues.\n  follow: mlenv logs %s --follow -n %s\n  cancel: mlenv cancel %s -n %s\n",
 		of.Name, of.Namespace, of.Name, of.Namespace)
 }

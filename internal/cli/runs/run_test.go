@@ -269,7 +269,7 @@ func TestNodesBeforeTheReceipt(t *testing.T) {
 
 // A name that no run can have is a mistake of the user, found without the cluster.
 func TestNameThatNoRunHas(t *testing.T) {
-	_, err := find(t.Context(), &kube.Clients{Namespace: "ns"}, "a/b")
+	_, err := findRun(t.Context(), &kube.Clients{Namespace: "ns"}, "a/b")
 	var exit *command.Exit
 	if !errors.As(err, &exit) || exit.Code != command.WrongUsage || !strings.Contains(err.Error(), `run "a/b": want the name of a run`) {
 		t.Errorf("got %v, want wrong usage", err)

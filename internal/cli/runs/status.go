@@ -80,7 +80,7 @@ Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or
 
 // PrintStatus prints the status of a run of the cluster as mlenv status does. Errors: as of the command.
 func PrintStatus(ctx context.Context, clients *kube.Clients, name string, out io.Writer) error {
-	r, err := find(ctx, clients, name)
+	r, err := findRun(ctx, clients, name)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func PrintStatus(ctx context.Context, clients *kube.Clients, name string, out io
 
 func (r runInfo) status(ctx context.Context, clients *kube.Clients) status {
 	s := status{summary: r.summary()}
-	known := r.known()
+	known := r.receiptSoFar()
 	s.Commit, s.Image, s.Mode, s.ModeReason = known.Commit, known.Image, known.Mode, known.ModeReason
 	s.Tasks = r.phases()
 	switch runs := r.standing().Running; {
@@ -120,10 +120,10 @@ func (r runInfo) status(ctx context.Context, clients *kube.Clients) status {
 // phases returns the tasks that Tekton lists, each as its step noted its end, or else what the receipt or the steps have of them.
 func (r runInfo) phases() []receipt.Phase {
 	if len(r.tasks) == 0 {
-		return r.known().Phases
+		return r.receiptSoFar().Phases
 	}
 	var phases []receipt.Phase
-	for _, task := range r.noted().Tasks(r.tasks) {
+	for _, task := range r.savedJournal().Tasks(r.tasks) {
 		phases = append(phases, receipt.PhaseOf(task))
 	}
 	return phases
@@ -147,7 +147,7 @@ func (r runInfo) waits(ctx context.Context, clients *kube.Clients) (all []waitin
 		}
 		last := ""
 		if task.Task != trainTask {
-			_ = launch.Logs(ctx, clients, r.run, task, 1, func(e launch.Event) { last = e.Text })
+			_ = launch.ReadTaskLog(ctx, clients, r.run, task, 1, func(e launch.Event) { last = e.Text })
 		}
 		if last != "" {
 			all = append(all, waiting{Task: task.Task, Text: humanize.OneLine(humanize.PlainLine(last), maxWaiting)})
@@ -206,13 +206,13 @@ func lastMetrics(ctx context.Context, client *agent.Client, job string) json.Raw
 func (s *status) print(out io.Writer, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := rowsOf(w)
-	row("run", receipt.Receipt{Run: s.Name, Namespace: s.Namespace}.Title())
+	row("run", receipt.Receipt{Run: s.Name, Namespace: s.Namespace}.DisplayName())
 	row("state", s.State)
 	row("reason", string(s.Reason))
 	row("warning", s.Warning)
 	row("message", humanize.Lines(s.Message, maxMessage))
 	row("environment", s.Environment)
-	row("started", report.Stamp(s.Started))
+	row("started", report.FormatTime(s.Started))
 	if d := s.duration(now); d > 0 {
 		row("time", humanize.Duration(d))
 	}
@@ -242,7 +242,7 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	}
 	if len(s.Live) > 0 && s.Unseen == "" {
 		fmt.Fprintln(w, "\nNODE\tJOB\tRANKS\tQUIET FOR")
-		for _, same := range alike(s.Live, func(l live) string { return fmt.Sprint(l.State, l.Ranks, l.All) }) {
+		for _, same := range groupRows(s.Live, func(l live) string { return fmt.Sprint(l.State, l.Ranks, l.All) }) {
 			l := slices.MaxFunc(same, func(a, b live) int { return cmp.Compare(a.Quiet, b.Quiet) })
 			fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\n", rowName(l.Node, len(same), "node"), l.State, l.Ranks, l.All, humanize.Seconds(l.Quiet))
 		}

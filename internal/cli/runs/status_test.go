@@ -72,7 +72,7 @@ func TestProgress(t *testing.T) {
 	d.width, d.now = func() int { return 200 }, func() time.Time { return now }
 	d.observe(launch.Event{Kind: launch.TaskStarted, Task: "train", Time: now})
 	out.Reset()
-	d.show(p)
+	d.showProgress(p)
 	if want := "\r\x1b[K0 of 7 done; train for 0.0 s, attempt 2 of 3; silent: all ranks for 4m0s, rank 3 for 4m0s"; out.String() != want ||
 		!d.trains() {
 		t.Errorf("mlenv run shows %q, want %q", out.String(), want)
@@ -129,7 +129,7 @@ func TestLargeTables(t *testing.T) {
 		}
 	}
 	few := []live{{Node: 0, State: "running"}, {Node: 1, State: "running"}}
-	if rows := alike(few, func(l live) string { return l.State }); len(rows) != 2 {
+	if rows := groupRows(few, func(l live) string { return l.State }); len(rows) != 2 {
 		t.Errorf("two nodes share %d rows, want one each", len(rows))
 	}
 }

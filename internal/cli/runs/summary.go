@@ -44,8 +44,8 @@ func (s summary) stateText() string {
 	return s.State
 }
 
-// where returns the namespace, or a word that is none.
-func (s summary) where() string {
+// namespaceText returns the namespace, or a word that is none.
+func (s summary) namespaceText() string {
 	if s.Local {
 		return "(local)"
 	}
@@ -67,7 +67,7 @@ func (r runInfo) summary() summary {
 	v := r.standing()
 	switch s.State {
 	case string(receipt.Succeeded):
-		s.Warning = r.known().Warning
+		s.Warning = r.receiptSoFar().Warning
 	case running, cancelling:
 		s.Phases = v.Running
 	case string(receipt.Failed), cancelled:

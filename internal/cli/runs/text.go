@@ -27,8 +27,8 @@ const maxMessage = 2000
 // longest of their times, unless they are few.
 const mostRows = 16
 
-// alike returns the members of each row, in the order of the first ones.
-func alike[T any](all []T, key func(T) string) (rows [][]T) {
+// groupRows returns the members of each row, in the order of the first ones.
+func groupRows[T any](all []T, key func(T) string) (rows [][]T) {
 	members := map[string][]T{}
 	for _, one := range all {
 		members[key(one)] = append(members[key(one)], one)
@@ -82,12 +82,12 @@ func printPhases(w io.Writer, phases []receipt.Phase, now time.Time) {
 	}
 }
 
-// say prints a text whose commands the user can run.
-func say(out io.Writer, format string, args ...any) {
+// tellUser prints a text whose commands the user can run.
+func tellUser(out io.Writer, format string, args ...any) {
 	fmt.Fprint(out, command.ForTerminal(fmt.Sprintf(format, args...)))
 }
 
-func took(o launch.Outcome) string {
+func durationText(o launch.Outcome) string {
 	status := o.Run.Status
 	if status.StartTime == nil || status.CompletionTime == nil {
 		return ""

@@ -24,9 +24,9 @@ const selector = install.PartLabel + "=" + part
 
 var cronJobs = batchv1.SchemeGroupVersion.WithResource("cronjobs")
 
-// Carry returns the objects of the namespace's schedules as this version creates them, with another image of the steps, so
+// ObjectsWithImage returns the objects of the namespace's schedules as this version creates them, with another image of the steps, so
 // that schedules and pipeline stay at one version. Errors: PermissionDenied; InvalidInput for an invalid schedule.
-func Carry(ctx context.Context, client dynamic.Interface, namespace, image string) ([]*unstructured.Unstructured, error) {
+func ObjectsWithImage(ctx context.Context, client dynamic.Interface, namespace, image string) ([]*unstructured.Unstructured, error) {
 	found, err := client.Resource(cronJobs).Namespace(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if apierrors.IsNotFound(err) {
 		return nil, nil // the namespace does not exist

@@ -110,9 +110,9 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	if _, err := launch.Params(pipeline, s.Values); err != nil { // a run would fail every night
 		return &command.Exit{Code: command.WrongUsage, Err: err}
 	}
-	s.Notify = launch.Value(pipeline, s.Values, "notify")
+	s.Notify = launch.ParamValue(pipeline, s.Values, "notify")
 	s.Deadline = int64((launch.Longest(pipeline, s.Values) + spare).Seconds())
-	objects, err := s.untyped(clients.Namespace, cmp.Or(image, launch.Value(pipeline, nil, "steps-image")))
+	objects, err := s.untyped(clients.Namespace, cmp.Or(image, launch.ParamValue(pipeline, nil, "steps-image")))
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func showCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				all = append(all, s.shown())
+				all = append(all, s.withoutUser())
 			}
 			return output.Print(cmd.OutOrStdout(), all, func(io.Writer) error { return list(cmd, all, found.Items) })
 		}),

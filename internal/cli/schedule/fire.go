@@ -121,7 +121,7 @@ func (r *runner) busy(ctx context.Context, s Schedule, pipeline *v1.Pipeline) (s
 	if s.OnBusy == "wait" {
 		return "", nil // the step provision waits
 	}
-	name := cmp.Or(launch.Value(pipeline, s.Values, "name"), objects.DefaultName)
+	name := cmp.Or(launch.ParamValue(pipeline, s.Values, "name"), objects.DefaultName)
 	environment := env.Of(r.clients, name).Lease(r.log)
 	environment.Now = r.now
 	held, err := environment.Find(ctx)
@@ -131,8 +131,8 @@ func (r *runner) busy(ctx context.Context, s Schedule, pipeline *v1.Pipeline) (s
 	case err != nil:
 		return "", err
 	}
-	if busy := environment.Look(ctx, held); busy.Holder.ID != "" && !busy.Replaceable() {
-		return fmt.Sprintf("environment %s is taken: %s", name, busy.State()), nil
+	if busy := environment.ReadHolder(ctx, held); busy.Holder.ID != "" && !busy.Replaceable() {
+		return fmt.Sprintf("environment %s is taken: %s", name, busy.Describe()), nil
 	}
 	return "", nil
 }
@@ -163,7 +163,7 @@ func (r *runner) compare(ctx context.Context, s Schedule, started *v1.PipelineRu
 	}
 	own := slices.DeleteFunc(history, func(earlier receipt.Receipt) bool { return earlier.Schedule != s.Name })
 	comparisons := trend.Judge(*reached, own, s.Tolerance)
-	r.log.Info(fmt.Sprintf("Run %s succeeded%s.", started.Name, reached.But()))
+	r.log.Info(fmt.Sprintf("Run %s succeeded%s.", started.Name, reached.WarningClause()))
 	for _, c := range comparisons {
 		r.log.Info("  " + c.String())
 	}

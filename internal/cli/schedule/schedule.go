@@ -174,8 +174,8 @@ func readSchedule(found *batchv1.CronJob) (Schedule, error) {
 	return s, nil
 }
 
-// shown returns the schedule without the user in its repository's URL, which may be a token.
-func (s Schedule) shown() Schedule {
+// withoutUser returns the schedule without the user in its repository's URL, which may be a token.
+func (s Schedule) withoutUser() Schedule {
 	s.Values = maps.Clone(s.Values)
 	for _, url := range s.Values["repo-url"] {
 		s.Values["repo-url"] = []string{git.Shown(url)}

@@ -255,7 +255,7 @@ func TestCarry(t *testing.T) {
 		}
 	}
 	client := dynamicfake.NewSimpleDynamicClient(scheme.Scheme, live...)
-	carried, err := Carry(t.Context(), client, "ns", "steps@sha256:2")
+	carried, err := ObjectsWithImage(t.Context(), client, "ns", "steps@sha256:2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestCarry(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if other, err := Carry(t.Context(), client, "elsewhere", "steps@sha256:2"); err != nil || len(other) > 0 {
+	if other, err := ObjectsWithImage(t.Context(), client, "elsewhere", "steps@sha256:2"); err != nil || len(other) > 0 {
 		t.Errorf("elsewhere: %v, %v; want nothing", other, err)
 	}
 }
@@ -320,7 +320,7 @@ func TestRemove(t *testing.T) {
 func TestCarrySaysWhatIsNoSchedule(t *testing.T) {
 	broken := &batchv1.CronJob{TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "CronJob"}, ObjectMeta: about("mlenv-odd")}
 	broken.Labels = install.Labels(part)
-	_, err := Carry(t.Context(), dynamicfake.NewSimpleDynamicClient(scheme.Scheme, broken), "ns", "steps@sha256:2")
+	_, err := ObjectsWithImage(t.Context(), dynamicfake.NewSimpleDynamicClient(scheme.Scheme, broken), "ns", "steps@sha256:2")
 	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(fail.NextOf(err), "oc delete cronjob mlenv-odd -n ns") {
 		t.Errorf("got %v, next %q", err, fail.NextOf(err))
 	}
@@ -407,7 +407,7 @@ func TestExitOf(t *testing.T) {
 func TestShownWithoutToken(t *testing.T) {
 	s := nightly()
 	s.Values = map[string][]string{"repo-url": {"https://me:hush@git.example/r.git"}, "script": {"train.py"}}
-	if got := s.shown().paramsText(); got != "repo-url=https://git.example/r.git script=train.py" {
+	if got := s.withoutUser().paramsText(); got != "repo-url=https://git.example/r.git script=train.py" {
 		t.Errorf("got %s", got)
 	}
 	if got := s.Values["repo-url"][0]; got != "https://me:hush@git.example/r.git" {

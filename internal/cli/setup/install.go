@@ -53,7 +53,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Path = args[0]
 			steps.log = command.TextLog(cmd.ErrOrStderr())
-			o.Find = steps.find
+			o.Find = steps.findImage
 			return install.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), files, o)
 		},
 	}

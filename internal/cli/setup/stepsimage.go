@@ -55,10 +55,10 @@ type stepsImage struct {
 	log           *slog.Logger
 }
 
-// find returns the image. With dryRun it builds none, and returns the last one or, without a digest, the one that it would build. Errors:
-// BuildUnavailable if there is no image and the cluster builds none, InvalidInput for a program that cannot run there, and those of a
-// build.
-func (s stepsImage) find(ctx context.Context, clients *kube.Clients, file cluster.File, dryRun bool) (string, error) {
+// findImage returns the image. With dryRun it builds none, and returns the last one or, without a digest, the one that it would build.
+// Errors: BuildUnavailable if there is no image and the cluster builds none, InvalidInput for a program that cannot run there, and those of
+// a build.
+func (s stepsImage) findImage(ctx context.Context, clients *kube.Clients, file cluster.File, dryRun bool) (string, error) {
 	images, err := imageclient.NewForConfig(clients.Config)
 	if err != nil {
 		return "", fail.Becausef(fail.InvalidInput, "creating a client for images: %w", err)
@@ -81,7 +81,7 @@ func (s stepsImage) find(ctx context.Context, clients *kube.Clients, file cluste
 				"prints: mlenv install FILE --steps-image=IMAGE")
 	}
 	if dryRun {
-		if built, err := buildimage.Built(ctx, images.ImageV1(), clients.Namespace, stepsTag); err == nil {
+		if built, err := buildimage.LastBuilt(ctx, images.ImageV1(), clients.Namespace, stepsTag); err == nil {
 			return built.Reference, nil
 		}
 		return buildimage.Tagged(clients.Namespace, stepsTag), nil
@@ -95,7 +95,7 @@ func (s stepsImage) released() (string, error) {
 	if err := bundle.Read(s.files, "pipelines", launch.Pipeline, &pipeline); err != nil {
 		return "", err
 	}
-	image := launch.Value(&pipeline, nil, "steps-image")
+	image := launch.ParamValue(&pipeline, nil, "steps-image")
 	if strings.HasPrefix(image, noImage) {
 		image = ""
 	}

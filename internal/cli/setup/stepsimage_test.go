@@ -89,7 +89,7 @@ func TestFindStepsImage(t *testing.T) {
 			}
 			s := stepsImage{files: fstest.MapFS{"pipelines/train-multi-node/train-multi-node.yaml": {Data: []byte(text)}},
 				log: slog.New(slog.DiscardHandler), base: stepsBase}
-			got, err := s.find(t.Context(), clients, cluster.File{}, true)
+			got, err := s.findImage(t.Context(), clients, cluster.File{}, true)
 			if got != test.want || fail.ReasonOf(err) != test.reason && test.reason != "" || test.reason == "" && err != nil {
 				t.Errorf("got %q, %v; want %q, %s", got, err, test.want, test.reason)
 			}

@@ -129,7 +129,7 @@ func Train(ctx context.Context, config server.Config, folder string, spec agent.
 	}
 	starting, cancel := context.WithTimeout(ctx, jobs.Reachable)
 	defer cancel()
-	_, errs := job.Start(starting, jobs.Same(spec))
+	_, errs := job.Start(starting, jobs.SameSpec(spec))
 	if err := errors.Join(errs...); err != nil {
 		job.Stop(ctx, agent.Stop{Reason: "another node could not start", Grace: jobs.Grace})
 		return err
@@ -143,7 +143,7 @@ func Train(ctx context.Context, config server.Config, folder string, spec agent.
 func prepare(ctx context.Context, config server.Config, set nodes.Set, folder string, spec *agent.JobSpec) error {
 	ctx, cancel := context.WithTimeout(ctx, jobs.Reachable)
 	defer cancel()
-	facts, err := nodes.Ask(ctx, set, (*agent.Client).Facts)
+	facts, err := nodes.AskAll(ctx, set, (*agent.Client).Facts)
 	if fail.ReasonOf(err) == fail.PermissionDenied {
 		return fail.Advise(fail.Becausef(fail.PermissionDenied, "launching %s: the nodes of this environment take no training from each other, "+
 			"because a run created it, or an older mlenv", spec.Script), "create one with mlenv up; or on your machine: mlenv train")
@@ -165,7 +165,7 @@ func prepare(ctx context.Context, config server.Config, set nodes.Set, folder st
 		return fail.Advise(fail.Becausef(fail.RDMAUnavailable, "launching %s: node %d has a new pod, without the network settings of the others",
 			spec.Script, i), "on your machine: mlenv up, which gives them to it")
 	}
-	spec.Nodes, spec.RanksPerNode, spec.Order = len(set), max(1, facts[0].GPUsExpected), racks.Order(racks.Of(facts))
+	spec.Nodes, spec.RanksPerNode, spec.Order = len(set), max(1, facts[0].GPUsExpected), racks.RankOrder(racks.OfNodes(facts))
 	tree, err := set[config.Node].CurrentTree(ctx)
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func SavedSince(statuses []agent.JobStatus, newest agent.Checkpoint) string {
 
 // Checkpoints asks one node of each volume what it has for the ranks of all nodes that mount it. The answers are by node.
 func (j Job) Checkpoints(ctx context.Context, spec agent.JobSpec) (map[int][]agent.Checkpoint, error) {
-	ids, err := nodes.Ask(ctx, j.Members, func(client *agent.Client, ctx context.Context) (string, error) {
+	ids, err := nodes.AskAll(ctx, j.Members, func(client *agent.Client, ctx context.Context) (string, error) {
 		volume, err := client.Workspace(ctx)
 		return cmp.Or(volume.ID, fmt.Sprintf("of node %d", client.Node())), err
 	})
@@ -76,7 +76,7 @@ func (j Job) Checkpoints(ctx context.Context, spec agent.JobSpec) (map[int][]age
 		}
 		searches[id].All = sharers[id] == len(j.Members)
 	}
-	answers, err := nodes.Ask(ctx, firsts, func(client *agent.Client, ctx context.Context) ([]agent.Checkpoint, error) {
+	answers, err := nodes.AskAll(ctx, firsts, func(client *agent.Client, ctx context.Context) ([]agent.Checkpoint, error) {
 		return client.Checkpoints(ctx, *searches[ids[client.Node()]])
 	})
 	found := map[int][]agent.Checkpoint{}

@@ -42,8 +42,8 @@ type Job struct {
 	Gone func(ctx context.Context, node int) error
 }
 
-// Same gives all members of a job the same spec.
-func Same(spec agent.JobSpec) func(place int) (agent.JobSpec, error) {
+// SameSpec gives all members of a job the same spec.
+func SameSpec(spec agent.JobSpec) func(place int) (agent.JobSpec, error) {
 	return func(int) (agent.JobSpec, error) { return spec, nil }
 }
 
@@ -58,7 +58,7 @@ func (j Job) Start(ctx context.Context, spec func(place int) (agent.JobSpec, err
 	errs = parallel.Map(j.Members, func(client *agent.Client) error {
 		own, err := spec(places[client])
 		if err == nil {
-			err = nodes.Retry(waiting, func() error {
+			err = nodes.RetryUnreachable(waiting, func() error {
 				// Not waiting: a request that is given up may start the part after the caller has stopped the job.
 				status, err := client.StartJob(ctx, j.ID, own)
 				if err == nil && !status.New {
@@ -85,10 +85,10 @@ func (j Job) Stop(ctx context.Context, stop agent.Stop) []error {
 	})
 }
 
-// End stops what still runs of the job, and waits until it has ended. It tries for as long as ctx allows.
-func (j Job) End(ctx context.Context, stop agent.Stop) error {
+// StopAndWait stops what still runs of the job, and waits until it has ended. It tries for as long as ctx allows.
+func (j Job) StopAndWait(ctx context.Context, stop agent.Stop) error {
 	return j.Members.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return agent.IgnoreNotFound(nodes.Retry(ctx, func() error {
+		return agent.IgnoreNotFound(nodes.RetryUnreachable(ctx, func() error {
 			if err := client.StopJob(ctx, j.ID, stop); err != nil {
 				return err
 			}
@@ -101,7 +101,7 @@ func (j Job) End(ctx context.Context, stop agent.Stop) error {
 func (j Job) Run(ctx context.Context, spec agent.JobSpec, stop agent.Stop) (last []agent.JobStatus, err error) {
 	starting, cancel := context.WithTimeout(ctx, Reachable)
 	defer cancel()
-	_, errs := j.Start(starting, Same(spec))
+	_, errs := j.Start(starting, SameSpec(spec))
 	if err = errors.Join(errs...); err == nil {
 		last, err = j.Wait(ctx)
 	}

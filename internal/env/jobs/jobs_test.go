@@ -56,7 +56,7 @@ func TestRunSurvivesABrokenConnection(t *testing.T) {
 			t.Errorf("node %d: %+v, want it exited with %d", node, s, code)
 		}
 	}
-	if attached, errs := j.Start(t.Context(), Same(spec)); !attached || errors.Join(errs...) != nil {
+	if attached, errs := j.Start(t.Context(), SameSpec(spec)); !attached || errors.Join(errs...) != nil {
 		t.Errorf("started again: attached %t, %v; want it attached", attached, errs)
 	}
 }
@@ -66,7 +66,7 @@ func TestFollowReportsSilence(t *testing.T) {
 	j, spec, agents := scripted(t, `while [ ! -e go ]; do sleep 0.02; done`)
 	breakWatch := agents[1].BreakWatch()
 	breakWatch()
-	if _, errs := j.Start(t.Context(), Same(spec)); errors.Join(errs...) != nil {
+	if _, errs := j.Start(t.Context(), SameSpec(spec)); errors.Join(errs...) != nil {
 		t.Fatal(errs)
 	}
 	events, kinds := make(chan Event), map[int][]Kind{}
@@ -130,7 +130,7 @@ func TestLost(t *testing.T) {
 	if _, err := j.Wait(t.Context()); !agent.IsNotFound(err) {
 		t.Errorf("a job that no member knows: got %v, want NotFound", err)
 	}
-	if err := j.End(t.Context(), agent.Stop{}); err != nil {
+	if err := j.StopAndWait(t.Context(), agent.Stop{}); err != nil {
 		t.Errorf("ending a job that no member knows: %v", err)
 	}
 	if statuses, err := j.Statuses(t.Context()); err != nil || len(statuses) != 2 || statuses[0].ID != "" {
@@ -145,7 +145,7 @@ func TestStartThatIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.Members = append(j.Members, refusing().Members...)
-	_, errs := j.Start(t.Context(), Same(spec))
+	_, errs := j.Start(t.Context(), SameSpec(spec))
 	if fail.ReasonOf(errs[0]) != fail.ScriptNotFound || fail.ReasonOf(errs[2]) != fail.AgentUnreachable {
 		t.Errorf("got %v, want ScriptNotFound, and AgentUnreachable for the third", errs)
 	}

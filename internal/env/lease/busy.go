@@ -41,7 +41,7 @@ type Busy struct {
 
 // Error implements error.
 func (b *Busy) Error() string {
-	return fmt.Sprintf("taking environment %s/%s: %s", b.Namespace, b.Name, b.State())
+	return fmt.Sprintf("taking environment %s/%s: %s", b.Namespace, b.Name, b.Describe())
 }
 
 // Replaceable reports whether the Lease has expired and no run of its holder could come back.
@@ -50,8 +50,8 @@ func (b *Busy) Replaceable() bool {
 	return expired && b.Run != RunActive && b.Run != RunUnknown
 }
 
-// State names the holder, since when, and until when.
-func (b *Busy) State() string {
+// Describe names the holder, since when, and until when.
+func (b *Busy) Describe() string {
 	text := "it is held by " + b.Holder.String()
 	if !b.Since.IsZero() {
 		text += " since " + b.Since.UTC().Format(time.RFC3339)
@@ -65,8 +65,8 @@ func (b *Busy) State() string {
 	return text
 }
 
-// Next returns what a caller that needs the environment can do.
-func (b *Busy) Next() string {
+// NextStep returns what a caller that needs the environment can do.
+func (b *Busy) NextStep() string {
 	const other = "use another environment with --name=NAME, or wait with --on-busy=wait, or "
 	switch {
 	case b.Run == RunActive:
@@ -78,11 +78,11 @@ func (b *Busy) Next() string {
 }
 
 func (b *Busy) problem() error {
-	return fail.Advise(fail.Because(fail.EnvironmentBusy, b), "%s", b.Next())
+	return fail.Advise(fail.Because(fail.EnvironmentBusy, b), "%s", b.NextStep())
 }
 
-// Look reads who holds a Lease, and the state of the holder's run. The holder may be the caller.
-func (c Client) Look(ctx context.Context, lease *coordinationv1.Lease) *Busy {
+// ReadHolder reads who holds a Lease, and the state of the holder's run. The holder may be the caller.
+func (c Client) ReadHolder(ctx context.Context, lease *coordinationv1.Lease) *Busy {
 	b := &Busy{Namespace: lease.Namespace, Name: lease.Name, Holder: HolderOf(lease), Ends: Ends(lease), now: c.Now()}
 	if lease.Spec.AcquireTime != nil {
 		b.Since = lease.Spec.AcquireTime.Time

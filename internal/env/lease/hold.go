@@ -27,7 +27,7 @@ type Hold struct {
 	every time.Duration
 }
 
-func (c Client) hold(lease *coordinationv1.Lease) *Hold {
+func (c Client) newHold(lease *coordinationv1.Lease) *Hold {
 	h := &Hold{client: c, uid: lease.UID, holder: HolderOf(lease).ID, every: RenewEvery}
 	if seconds := lease.Spec.LeaseDurationSeconds; seconds != nil { // keep-for may be shorter than the Lease of a run
 		h.every = min(h.every, time.Duration(*seconds)*time.Second/4)
@@ -38,8 +38,10 @@ func (c Client) hold(lease *coordinationv1.Lease) *Hold {
 // UID returns the Lease's UID, for Delete.
 func (h *Hold) UID() types.UID { return h.uid }
 
-// Owner returns the reference of the environment's objects to the Lease, which deletes them with it.
-func (h *Hold) Owner() metav1.OwnerReference { return objects.LeaseReference(h.client.name, h.uid) }
+// OwnerReference returns the reference of the environment's objects to the Lease, which deletes them with it.
+func (h *Hold) OwnerReference() metav1.OwnerReference {
+	return objects.LeaseReference(h.client.name, h.uid)
+}
 
 // StillHeld finds the Lease that an earlier step of the same holder took. The error is EnvironmentMissing if
 // the holder does not hold it.
@@ -51,7 +53,7 @@ func (c Client) StillHeld(ctx context.Context, holderID string) (*Hold, error) {
 	if err := checkHolder(lease, holderID); err != nil {
 		return nil, err
 	}
-	return c.hold(lease), nil
+	return c.newHold(lease), nil
 }
 
 func checkHolder(lease *coordinationv1.Lease, id string) error {
@@ -68,9 +70,9 @@ func checkHolder(lease *coordinationv1.Lease, id string) error {
 		lease.Name, seen)
 }
 
-// Lost waits until the holder does not hold the Lease any more, and then returns EnvironmentMissing. Other errors are of the watch.
-func (h *Hold) Lost(ctx context.Context) error {
-	return h.client.watch(ctx, func(live *coordinationv1.Lease) (bool, error) {
+// WaitLost waits until the holder does not hold the Lease any more, and then returns EnvironmentMissing. Other errors are of the watch.
+func (h *Hold) WaitLost(ctx context.Context) error {
+	return h.client.watchLease(ctx, func(live *coordinationv1.Lease) (bool, error) {
 		if live == nil || live.UID != h.uid {
 			return false, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was deleted", h.client.namespace,
 				h.client.name)

@@ -84,7 +84,7 @@ func clientOf(known []runtime.Object, runs ...runtime.Object) (Client, *fake.Cli
 	}, kube, &log
 }
 
-func TestTake(t *testing.T) {
+func TestAcquire(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		// lease exists before the call. It is created by the test's clock, which starts in the year 2000.
@@ -124,7 +124,7 @@ func TestTake(t *testing.T) {
 					known = append(known, tc.lease())
 				}
 				client, _, _ := clientOf(known, tc.runs...)
-				held, err := client.Take(t.Context(), request())
+				held, err := client.Acquire(t.Context(), request())
 				if tc.busy != "" {
 					var busy *Busy
 					if !errors.As(err, &busy) || fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), tc.busy) ||
@@ -164,7 +164,7 @@ func checkPreconditions(kube *fake.Clientset) {
 }
 
 // A caller does not take an expired Lease if its holder, a person, renews it at the last moment.
-func TestTakeLeavesWhatIsRenewedMeanwhile(t *testing.T) {
+func TestAcquireLeavesWhatIsRenewedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := leaseOf(person(), time.Hour)
 		expired.ResourceVersion = "1"
@@ -179,7 +179,7 @@ func TestTakeLeavesWhatIsRenewedMeanwhile(t *testing.T) {
 			})
 			return err != nil, nil, err
 		})
-		_, err := client.Take(t.Context(), request())
+		_, err := client.Acquire(t.Context(), request())
 		if fail.ReasonOf(err) != fail.EnvironmentBusy {
 			t.Errorf("got %v, want EnvironmentBusy", err)
 		}
@@ -190,25 +190,25 @@ func TestTakeLeavesWhatIsRenewedMeanwhile(t *testing.T) {
 }
 
 // A run whose state cannot be read keeps its expired Lease.
-func TestTakeLeavesWhatIsUnknown(t *testing.T) {
+func TestAcquireLeavesWhatIsUnknown(t *testing.T) {
 	client, _, _ := clientOf([]runtime.Object{leaseOf(theirs(), time.Hour)})
 	client.tekton.(*tektonfake.Clientset).PrependReactor("get", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewServiceUnavailable("starting")
 	})
-	if _, err := client.Take(t.Context(), request()); fail.ReasonOf(err) != fail.EnvironmentBusy {
+	if _, err := client.Acquire(t.Context(), request()); fail.ReasonOf(err) != fail.EnvironmentBusy {
 		t.Errorf("got %v, want EnvironmentBusy", err)
 	}
 }
 
 // A Lease that is being deleted takes its objects with it, so even its holder waits for a new Lease.
-func TestTakeWaitsForADeletedLease(t *testing.T) {
+func TestAcquireWaitsForADeletedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		going := leaseOf(ours(), 0)
 		going.DeletionTimestamp, going.Finalizers = &metav1.Time{Time: time.Now()}, []string{"foregroundDeletion"}
 		client, kube, _ := clientOf([]runtime.Object{going})
 		taken := make(chan *Hold, 1)
 		go func() {
-			hold, err := client.Take(t.Context(), request())
+			hold, err := client.Acquire(t.Context(), request())
 			if err != nil {
 				t.Error(err)
 			}
@@ -224,9 +224,9 @@ func TestTakeWaitsForADeletedLease(t *testing.T) {
 	})
 }
 
-// The garbage collector is about to delete the Lease of a deleted run. Take waits for that, for example in a run with the
+// The garbage collector is about to delete the Lease of a deleted run. Acquire waits for that, for example in a run with the
 // same name.
-func TestTakeWaitsForTheLeaseOfADeletedRun(t *testing.T) {
+func TestAcquireWaitsForTheLeaseOfADeletedRun(t *testing.T) {
 	for _, collected := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			theirs := takenBy(theirs(), 0)()
@@ -241,7 +241,7 @@ func TestTakeWaitsForTheLeaseOfADeletedRun(t *testing.T) {
 				}()
 			}
 			began := time.Now()
-			hold, err := c.Take(t.Context(), request())
+			hold, err := c.Acquire(t.Context(), request())
 			if collected && (err != nil || hold.UID() != "lease-made-1" || !strings.Contains(log.String(), "was deleted")) {
 				t.Errorf("got %v, want it taken once the Lease is collected; log %s", err, log)
 			}
@@ -315,7 +315,7 @@ func FuzzHolderOf(f *testing.F) {
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &id, LeaseDurationSeconds: &seconds, RenewTime: &at},
 		}
 		client, _, _ := clientOf(nil)
-		busy := client.Look(t.Context(), lease)
+		busy := client.ReadHolder(t.Context(), lease)
 		if busy.Holder.ID != id || busy.Holder.Run != (kind == "PipelineRun") || !strings.Contains(busy.Error(), busy.Holder.String()) {
 			t.Errorf("%+v is read as %q", busy.Holder, busy)
 		}
@@ -338,8 +338,8 @@ func TestNobodyHoldsNothing(t *testing.T) {
 	client, _, _ := clientOf([]runtime.Object{nobodys})
 	r := request()
 	r.Holder = Holder{Display: "somebody without an ID"}
-	if _, err := client.Take(t.Context(), r); fail.ReasonOf(err) != fail.InvalidInput {
-		t.Errorf("Take: got %v, want InvalidInput", err)
+	if _, err := client.Acquire(t.Context(), r); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("Acquire: got %v, want InvalidInput", err)
 	}
 	if _, err := client.StillHeld(t.Context(), ""); fail.ReasonOf(err) != fail.EnvironmentMissing {
 		t.Errorf("StillHeld: got %v, want EnvironmentMissing", err)
@@ -350,10 +350,10 @@ func takenBy(h Holder, ago time.Duration) func() *coordinationv1.Lease {
 	return func() *coordinationv1.Lease { return leaseOf(h, ago) }
 }
 
-func TestTakeWritesTheLease(t *testing.T) {
+func TestAcquireWritesTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, _, _ := clientOf(nil)
-		first, err := client.Take(t.Context(), request())
+		first, err := client.Acquire(t.Context(), request())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -388,7 +388,7 @@ func TestTakeWritesTheLease(t *testing.T) {
 		time.Sleep(minute)
 		kept := request()
 		kept.Owner, kept.Duration = nil, time.Hour
-		if _, err := client.Take(t.Context(), kept); err != nil {
+		if _, err := client.Acquire(t.Context(), kept); err != nil {
 			t.Fatal(err)
 		}
 		renewed := metav1.NewMicroTime(time.Now())
@@ -399,7 +399,7 @@ func TestTakeWritesTheLease(t *testing.T) {
 }
 
 // Each answer simulates another writer that was faster.
-func TestTakeTriesAgain(t *testing.T) {
+func TestAcquireTriesAgain(t *testing.T) {
 	exists := apierrors.NewAlreadyExists(schema.GroupResource{Resource: "leases"}, "env")
 	for _, tc := range []struct {
 		name, verb string
@@ -418,7 +418,7 @@ func TestTakeTriesAgain(t *testing.T) {
 				tc.times--
 				return tc.times >= 0, nil, tc.answer
 			})
-			_, err := client.Take(t.Context(), request())
+			_, err := client.Acquire(t.Context(), request())
 			if (err == nil) != tc.want {
 				t.Errorf("got %v, want success %v", err, tc.want)
 			}
@@ -427,14 +427,14 @@ func TestTakeTriesAgain(t *testing.T) {
 }
 
 // The test deletes the pod, as the garbage collector would after the old Lease.
-func TestTakeWaitsForTheRestOfEarlierEnvironments(t *testing.T) {
+func TestAcquireWaitsForTheRestOfEarlierEnvironments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		left := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-0", Labels: objects.Labels("env")}}
 		other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other-0", Labels: objects.Labels("other")}}
 		client, kube, log := clientOf([]runtime.Object{left, other})
 		taken := make(chan error, 1)
 		go func() {
-			_, err := client.Take(t.Context(), request())
+			_, err := client.Acquire(t.Context(), request())
 			taken <- err
 		}()
 		synctest.Wait()
@@ -455,13 +455,13 @@ func TestTakeWaitsForTheRestOfEarlierEnvironments(t *testing.T) {
 	})
 }
 
-func TestTakeWhenFree(t *testing.T) {
+func TestAcquireWhenFree(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		runs []runtime.Object
 		// change is called after a minute.
 		change func(context.Context, Client) error
-		// want is the time until Take returns, 0 if the environment is still busy at the deadline of an hour.
+		// want is the time until Acquire returns, 0 if the environment is still busy at the deadline of an hour.
 		want time.Duration
 	}{
 		{"released", []runtime.Object{pipelineRun(theirs(), false)},
@@ -482,7 +482,7 @@ func TestTakeWhenFree(t *testing.T) {
 						t.Error(err)
 					}
 				})
-				held, err := client.TakeWhenFree(ctx, request())
+				held, err := client.AcquireWhenFree(ctx, request())
 				if tc.want == 0 {
 					var busy *Busy
 					if !errors.As(err, &busy) || fail.ReasonOf(err) != fail.EnvironmentBusy {
@@ -538,13 +538,13 @@ func TestLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, _, _ := clientOf(known)
-			hold := client.hold(leaseOf(ours(), 0))
+			hold := client.newHold(leaseOf(ours(), 0))
 			if err := hold.KeepRenewed(t.Context(), minute); fail.ReasonOf(err) != fail.EnvironmentMissing {
 				t.Errorf("KeepRenewed: got %v, want EnvironmentMissing", err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), minute)
 			defer cancel()
-			if err := hold.Lost(ctx); fail.ReasonOf(err) != fail.EnvironmentMissing {
+			if err := hold.WaitLost(ctx); fail.ReasonOf(err) != fail.EnvironmentMissing {
 				t.Errorf("Lost: got %v, want EnvironmentMissing", err)
 			}
 			if name == "deleted and made" {
@@ -566,7 +566,7 @@ func TestRenewalWithoutTheRight(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), minute)
 		defer cancel()
-		if err := client.hold(leaseOf(ours(), 0)).KeepRenewed(ctx, minute); fail.ReasonOf(err) != fail.PermissionDenied {
+		if err := client.newHold(leaseOf(ours(), 0)).KeepRenewed(ctx, minute); fail.ReasonOf(err) != fail.PermissionDenied {
 			t.Errorf("got %v, want PermissionDenied", err)
 		}
 	})
@@ -609,7 +609,7 @@ func TestRenewsShortLeases(t *testing.T) {
 		client, _, _ := clientOf(nil)
 		short := request()
 		short.Duration = minute
-		held, err := client.Take(t.Context(), short)
+		held, err := client.Acquire(t.Context(), short)
 		if err != nil {
 			t.Fatal(err)
 		}

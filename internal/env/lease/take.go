@@ -40,18 +40,18 @@ type Request struct {
 	IdleTimeout time.Duration
 }
 
-// Take takes the Lease, or takes it again for the same holder with the new owner and duration. It
+// Acquire takes the Lease, or takes it again for the same holder with the new owner and duration. It
 // replaces an expired Lease, unless the holder's run is active. With a new Lease it waits until nothing of earlier
 // environments of that name is left. Errors: EnvironmentBusy as *Busy, PermissionDenied; TeardownIncomplete if something
 // is left at ctx's deadline, although the Lease is then held.
-func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
+func (c Client) Acquire(ctx context.Context, r Request) (*Hold, error) {
 	if r.Holder.ID == "" {
 		return nil, fail.Becausef(fail.InvalidInput, "taking environment %s/%s: the holder has no ID: want a PipelineRun's UID or a person",
 			c.namespace, c.name)
 	}
 	var last error
 	for range maxAttempts {
-		hold, err := c.tryTake(ctx, r)
+		hold, err := c.tryAcquire(ctx, r)
 		if !errors.Is(err, ErrChanged) {
 			return hold, err
 		}
@@ -60,8 +60,8 @@ func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 	return nil, fmt.Errorf("taking lease %s/%s: another run or user was faster %d times: %w", c.namespace, c.name, maxAttempts, last)
 }
 
-// tryTake is one attempt; with ErrChanged another one may succeed.
-func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
+// tryAcquire is one attempt; with ErrChanged another one may succeed.
+func (c Client) tryAcquire(ctx context.Context, r Request) (*Hold, error) {
 	leases := c.kube.CoordinationV1().Leases(c.namespace)
 	found, err := c.Find(ctx)
 	switch {
@@ -72,14 +72,14 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 		} else if err != nil {
 			return nil, kube.Problem(fmt.Errorf("creating lease %s/%s: %w", c.namespace, c.name, err))
 		}
-		return c.hold(made), c.waitGone(ctx)
+		return c.newHold(made), c.waitGone(ctx)
 	case err != nil:
 		return nil, err
 	case found.DeletionTimestamp != nil:
 		return nil, c.waitDeleted(ctx, found)
 	}
 	if id := HolderOf(found).ID; id != "" && id != r.Holder.ID {
-		busy := c.Look(ctx, found)
+		busy := c.ReadHolder(ctx, found)
 		if busy.Run == RunGone && len(found.OwnerReferences) > 0 && !busy.Replaceable() {
 			c.log.Info(fmt.Sprintf("Environment %s was held by %s, which was deleted; waiting until its Lease is.", c.name, busy.Holder))
 			collecting, cancel := context.WithTimeout(ctx, collection)
@@ -104,20 +104,20 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 	} else if err != nil {
 		return nil, kube.Problem(fmt.Errorf("taking lease %s/%s: %w", c.namespace, c.name, err))
 	}
-	return c.hold(updated), nil
+	return c.newHold(updated), nil
 }
 
 // waitDeleted waits until this very Lease is gone; then its error is ErrChanged.
 func (c Client) waitDeleted(ctx context.Context, lease *coordinationv1.Lease) error {
-	err := c.watch(ctx, func(live *coordinationv1.Lease) (bool, error) { return live == nil || live.UID != lease.UID, nil })
+	err := c.watchLease(ctx, func(live *coordinationv1.Lease) (bool, error) { return live == nil || live.UID != lease.UID, nil })
 	return cmp.Or(err, ErrChanged)
 }
 
-// TakeWhenFree is Take that waits while another run or user holds the environment. At ctx's deadline the error is
+// AcquireWhenFree is Acquire that waits while another run or user holds the environment. At ctx's deadline the error is
 // EnvironmentBusy as *Busy.
-func (c Client) TakeWhenFree(ctx context.Context, r Request) (*Hold, error) {
+func (c Client) AcquireWhenFree(ctx context.Context, r Request) (*Hold, error) {
 	for {
-		hold, err := c.Take(ctx, r)
+		hold, err := c.Acquire(ctx, r)
 		var busy *Busy
 		if !errors.As(err, &busy) {
 			return hold, err
@@ -178,15 +178,15 @@ func (c Client) waitGone(ctx context.Context) error {
 // waitFree waits until the busy environment can be taken, which another caller may still do first.
 func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 	report := c.logOnChange()
-	err := c.watch(ctx, func(live *coordinationv1.Lease) (bool, error) {
+	err := c.watchLease(ctx, func(live *coordinationv1.Lease) (bool, error) {
 		if live == nil || HolderOf(live).ID == "" {
 			return true, nil
 		}
-		busy = c.Look(ctx, live)
+		busy = c.ReadHolder(ctx, live)
 		if busy.Replaceable() {
 			return true, nil
 		}
-		report(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.State()))
+		report(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.Describe()))
 		return false, nil
 	})
 	// ctx.Err() and not err: a deadline may have a cause of its own.
@@ -196,8 +196,8 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 	return err
 }
 
-// watch calls done with the Lease, nil while there is none, until done returns true or an error.
-func (c Client) watch(ctx context.Context, done func(*coordinationv1.Lease) (bool, error)) error {
+// watchLease calls done with the Lease, nil while there is none, until done returns true or an error.
+func (c Client) watchLease(ctx context.Context, done func(*coordinationv1.Lease) (bool, error)) error {
 	return kube.UntilOne(ctx, fmt.Sprintf("lease %s/%s", c.namespace, c.name), c.kube.CoordinationV1().Leases(c.namespace), c.name, done)
 }
 

@@ -77,7 +77,7 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 		err = e.start(ctx, environ, gpus)
 	}
 	if err != nil {
-		return nil, errors.Join(err, e.End(), claimfile.RemoveAll(filepath.Dir(e.Dir()), e.Dir()), e.Unlock())
+		return nil, errors.Join(err, e.Shutdown(), claimfile.RemoveAll(filepath.Dir(e.Dir()), e.Dir()), e.Unlock())
 	}
 	return e, nil
 }
@@ -93,7 +93,7 @@ func (e *Environment) claimName() error {
 	// The folder gets its name when the lock is held: without a lock it would count as the folder of a run that was killed.
 	begun, err := os.MkdirTemp(parent, ".new-")
 	if err == nil {
-		e.lock, err = hold(filepath.Join(begun, lockName))
+		e.lock, err = lockFile(filepath.Join(begun, lockName))
 	}
 	if err != nil {
 		return fmt.Errorf("creating the folder of run %s: %w", e.Name, errors.Join(err, claimfile.RemoveAll(parent, begun)))
@@ -111,8 +111,8 @@ func (e *Environment) claimName() error {
 // Unlock ends the run for other processes. The receipt must be there.
 func (e *Environment) Unlock() error { return e.lock.Close() }
 
-// End ends all jobs and the agents.
-func (e *Environment) End() error {
+// Shutdown ends all jobs and the agents.
+func (e *Environment) Shutdown() error {
 	e.Nodes.Close()
 	e.cancel()
 	var errs []error

@@ -94,13 +94,13 @@ func TestStart(t *testing.T) {
 	}
 	others, err := e.Connect()
 	if err == nil {
-		_, err = nodes.Ask(t.Context(), others, (*agent.Client).Facts)
+		_, err = nodes.AskAll(t.Context(), others, (*agent.Client).Facts)
 	}
 	if err != nil || len(others) != 2 || !e.Running() || e.Process() != os.Getpid() {
 		t.Errorf("others connect to %d nodes, %v; running: %v, by process %d", len(others), err, e.Running(), e.Process())
 	}
 	others.Close()
-	if err := errors.Join(e.End(), e.Unlock()); err != nil {
+	if err := errors.Join(e.Shutdown(), e.Unlock()); err != nil {
 		t.Error(err)
 	}
 	if _, err := e.Connect(); e.Running() || e.Process() != 0 || fail.ReasonOf(err) != fail.EnvironmentMissing {
@@ -113,7 +113,7 @@ func TestStart(t *testing.T) {
 
 func endOf(t *testing.T, e *Environment) {
 	t.Helper()
-	if err := e.End(); err != nil {
+	if err := e.Shutdown(); err != nil {
 		t.Error(err)
 	}
 }
@@ -149,7 +149,7 @@ func TestNameIsTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := first.End(); err != nil {
+	if err := first.Shutdown(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := start(t.Context(), folder, "run-1"); fail.ReasonOf(err) != fail.InvalidInput {
@@ -282,7 +282,7 @@ func TestFind(t *testing.T) {
 	if err := os.MkdirAll(Run{Folder: folder, Name: "of-a-job"}.Dir(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	all, err := All()
+	all, err := ListRuns()
 	if err != nil || len(all) != 1 || all[0].Name != "try-1" {
 		t.Errorf("all runs: %v, %v; want try-1", all, err)
 	}

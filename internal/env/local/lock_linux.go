@@ -21,8 +21,8 @@ import (
 // The lock belongs to the open file, so the kernel releases it when the process ends, whatever ends it, and other threads and files of
 // one process respect it.
 
-// hold creates a file, and holds a lock on it until it is closed.
-func hold(path string) (*os.File, error) {
+// lockFile creates a file, and holds a lock on it until it is closed.
+func lockFile(path string) (*os.File, error) {
 	file, err := claimfile.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (r Run) lock() (unlock func(), err error) {
 		return nil, err
 	}
 	if err := setLock(file); errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-		return nil, errors.Join(r.Busy(), file.Close())
+		return nil, errors.Join(r.BusyError(), file.Close())
 	} else if err != nil {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", file.Name(), err), file.Close())
 	}

@@ -30,7 +30,7 @@ func (e *Environment) WorkspaceOfRanks() string { return e.Workspace }
 // TLSName returns the address of a node.
 func (e *Environment) TLSName(node int) string { return e.addresses[node].String() }
 
-// Reach names the port, which is one of this machine.
-func (e *Environment) Reach(node, port int) string {
+// ReachCommand names the port, which is one of this machine.
+func (e *Environment) ReachCommand(node, port int) string {
 	return fmt.Sprintf("%s:%d", e.TLSName(node), port)
 }

@@ -70,8 +70,8 @@ func Find(name string) (r Run, ok bool) {
 	return r, err == nil
 }
 
-// All returns the runs of this machine.
-func All() (all []Run, err error) {
+// ListRuns returns the runs of this machine.
+func ListRuns() (all []Run, err error) {
 	folder, err := Folder()
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func All() (all []Run, err error) {
 // InProgress returns the run that began last of those in progress; ok is false if there is none.
 func InProgress() (newest Run, ok bool) {
 	var began time.Time
-	all, _ := All()
+	all, _ := ListRuns()
 	for _, r := range all {
 		info, err := os.Stat(r.path(lockName))
 		if err == nil && (!ok || info.ModTime().After(began)) && r.Running() {
@@ -188,8 +188,8 @@ func (r Run) Remove() error {
 	return errors.Join(errs...)
 }
 
-// Busy returns the error of a run in progress that is to be deleted.
-func (r Run) Busy() error {
+// BusyError returns the error of a run in progress that is to be deleted.
+func (r Run) BusyError() error {
 	err := fail.Becausef(fail.EnvironmentBusy, "deleting local run %s: it has not ended", r.Name)
 	return fail.Advise(err, "%s", r.Stop())
 }

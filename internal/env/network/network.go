@@ -53,7 +53,7 @@ func FromFile(file cluster.File, mode agent.Mode) Settings {
 
 // SettingsOf takes the settings that the nodes have, from their facts. Without any the mode is TCP.
 func SettingsOf(facts []agent.Facts) Settings {
-	s := Settings{Mode: agent.TCP, Racks: racks.Of(facts)}
+	s := Settings{Mode: agent.TCP, Racks: racks.OfNodes(facts)}
 	for _, f := range facts {
 		if f.Network != nil {
 			s.Mode, s.Expected, s.Forced = f.Network.Mode, f.Network.Expected, f.Network.Forced
@@ -79,7 +79,7 @@ func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, er
 	n := Network{Settings: settings}
 	if settings.Mode == agent.RDMA {
 		var err error
-		n.Facts, err = nodes.Ask(ctx, set, func(client *agent.Client, ctx context.Context) (rdma.Facts, error) {
+		n.Facts, err = nodes.AskAll(ctx, set, func(client *agent.Client, ctx context.Context) (rdma.Facts, error) {
 			return client.RDMA(ctx, settings.Expected)
 		})
 		if err != nil {
@@ -104,7 +104,7 @@ func (n Network) OverSockets(ctx context.Context, set nodes.Set) (Network, error
 }
 
 func (n Network) set(ctx context.Context, set nodes.Set) (Network, error) {
-	environments, err := nodes.Ask(ctx, set, func(client *agent.Client, ctx context.Context) (map[string]string, error) {
+	environments, err := nodes.AskAll(ctx, set, func(client *agent.Client, ctx context.Context) (map[string]string, error) {
 		return client.SetNetwork(ctx, n.agentNetwork(client.Node()))
 	})
 	n.Environments = maps.Collect(slices.All(environments))
@@ -168,8 +168,8 @@ func (n Network) Bandwidth() rdma.BytesPerSecond {
 	return rdma.ExpectedBandwidth(n.Facts, n.Expected)
 }
 
-// Log logs the settings of each node, and the findings.
-func (n Network) Log(log *slog.Logger) {
+// LogSettings logs the settings of each node, and the findings.
+func (n Network) LogSettings(log *slog.Logger) {
 	if n.Plans == nil {
 		return
 	}

@@ -34,12 +34,12 @@ func (s Set) Each(ctx context.Context, f func(context.Context, *agent.Client) er
 	return cmp.Or(errors.Join(own...), errors.Join(errs...))
 }
 
-// Ask asks all nodes the same, by Each and Retry. The answers are in the nodes' order.
-func Ask[T any](ctx context.Context, s Set, ask func(*agent.Client, context.Context) (T, error)) ([]T, error) {
+// AskAll asks all nodes the same, by Each and RetryUnreachable. The answers are in the nodes' order.
+func AskAll[T any](ctx context.Context, s Set, ask func(*agent.Client, context.Context) (T, error)) ([]T, error) {
 	answers := make([]T, len(s))
 	places := s.Places()
 	err := s.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return Retry(ctx, func() (err error) {
+		return RetryUnreachable(ctx, func() (err error) {
 			answers[places[client]], err = ask(client, ctx)
 			return err
 		})
@@ -63,8 +63,8 @@ func (s Set) Close() {
 	}
 }
 
-// Retry calls f until it succeeds, its error is not AgentUnreachable, or ctx is done; then it returns the last error.
-func Retry(ctx context.Context, f func() error) error {
+// RetryUnreachable calls f until it succeeds, its error is not AgentUnreachable, or ctx is done; then it returns the last error.
+func RetryUnreachable(ctx context.Context, f func() error) error {
 	const first, most = 100 * time.Millisecond, 2 * time.Second // the first and the longest pause between tries to reach a node
 	var last error
 	for pause := first; ; pause = min(2*pause, most) {

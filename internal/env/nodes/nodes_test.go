@@ -75,7 +75,7 @@ func TestRetry(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				calls := 0
-				err := Retry(ctx, func() error {
+				err := RetryUnreachable(ctx, func() error {
 					calls++
 					return tc.answers[min(calls, len(tc.answers))-1]
 				})
@@ -101,7 +101,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	const timeThatPasses = 100 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), timeThatPasses)
 	defer cancel()
-	err = Retry(ctx, func() error { _, err := client.Facts(ctx); return err })
+	err = RetryUnreachable(ctx, func() error { _, err := client.Facts(ctx); return err })
 	if fail.ReasonOf(err) != fail.AgentUnreachable || !strings.Contains(err.Error(), "node 3") || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %s: %v, want AgentUnreachable for node 3", fail.ReasonOf(err), err)
 	}

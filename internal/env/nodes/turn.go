@@ -15,10 +15,10 @@ import (
 // TurnTime bounds the wait until nothing else uses the network between the nodes. Nothing but an installation of requirements takes longer.
 const TurnTime = 20 * time.Minute
 
-// Turn waits until nothing else uses the network between the nodes, and makes the others wait until release is called:
+// WaitForTurn waits until nothing else uses the network between the nodes, and makes the others wait until release is called:
 // sync-repo and check-fabric run at the same time, and traffic would falsify the measurement. The first node's agent
-// decides, and takes the turn back from a caller that is gone. After limit, or without its answer, Turn logs that and returns.
-func (s Set) Turn(ctx context.Context, log *slog.Logger, limit time.Duration) (release func()) {
+// decides, and takes the turn back from a caller that is gone. After limit, or without its answer, WaitForTurn logs that and returns.
+func (s Set) WaitForTurn(ctx context.Context, log *slog.Logger, limit time.Duration) (release func()) {
 	const answering = 10 * time.Second // for node 0 to answer that it has the request
 	asking, cancel := context.WithTimeout(ctx, answering)
 	defer cancel()

@@ -17,7 +17,7 @@ func TestTurn(t *testing.T) {
 	log := &strings.Builder{}
 	const timeForAFreeNetwork = time.Minute
 	turn := func(limit time.Duration) func() {
-		return set.Turn(t.Context(), slog.New(slog.NewTextHandler(log, nil)), limit)
+		return set.WaitForTurn(t.Context(), slog.New(slog.NewTextHandler(log, nil)), limit)
 	}
 	release := turn(timeForAFreeNetwork)
 	if strings.Contains(log.String(), "level=WARN") {

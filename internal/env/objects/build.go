@@ -100,15 +100,15 @@ type builder struct {
 	lease metav1.OwnerReference
 }
 
-// owned returns the metadata of all objects except claims.
-func (b builder) owned(name string) metav1.ObjectMeta {
+// ownedMeta returns the metadata of all objects except claims.
+func (b builder) ownedMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: name, Namespace: b.Namespace, Labels: Labels(b.Name), OwnerReferences: []metav1.OwnerReference{b.lease},
 	}
 }
 
 func (b builder) serviceAccount() *corev1.ServiceAccount {
-	meta := b.owned(b.Cluster.Security.ServiceAccount)
+	meta := b.ownedMeta(b.Cluster.Security.ServiceAccount)
 	delete(meta.Labels, EnvironmentLabel)
 	return &corev1.ServiceAccount{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
@@ -123,7 +123,7 @@ func (b builder) secrets(certs Certificates) []*corev1.Secret {
 	secret := func(name string, cert, key []byte) *corev1.Secret {
 		return &corev1.Secret{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-			ObjectMeta: b.owned(name),
+			ObjectMeta: b.ownedMeta(name),
 			Type:       corev1.SecretTypeTLS,
 			Data:       map[string][]byte{caKey: certs.CA, corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key},
 		}
@@ -147,7 +147,7 @@ func (b builder) useConfig(certs Certificates) *corev1.ConfigMap {
 	}
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: b.owned(b.names.UseConfig),
+		ObjectMeta: b.ownedMeta(b.names.UseConfig),
 		Data: map[string]string{caKey: string(certs.CA), corev1.TLSCertKey: string(certs.ReaperCert),
 			corev1.TLSPrivateKeyKey: string(certs.ReaperKey)},
 	}
@@ -159,15 +159,15 @@ func (b builder) claims() []*corev1.PersistentVolumeClaim {
 	}
 	var claims []*corev1.PersistentVolumeClaim
 	for _, m := range b.Mounts() {
-		shared := b.claim(m.Claim, m.Size, corev1.ReadWriteMany, b.Cluster.Storage.ClassRWX)
+		shared := b.buildClaim(m.Claim, m.Size, corev1.ReadWriteMany, b.Cluster.Storage.ClassRWX)
 		shared.Namespace = b.Namespace
 		claims = append(claims, &shared)
 	}
 	return claims
 }
 
-// claim has no owner, because it contains users' work.
-func (b builder) claim(name string, size resource.Quantity, access corev1.PersistentVolumeAccessMode,
+// buildClaim has no owner, because it contains users' work.
+func (b builder) buildClaim(name string, size resource.Quantity, access corev1.PersistentVolumeAccessMode,
 	class string) corev1.PersistentVolumeClaim {
 	return corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
@@ -183,27 +183,27 @@ func (b builder) claim(name string, size resource.Quantity, access corev1.Persis
 	}
 }
 
-func port(name string, number int) corev1.ServicePort {
+func servicePort(name string, number int) corev1.ServicePort {
 	return corev1.ServicePort{Name: name, Port: int32(number), TargetPort: intstr.FromString(name), Protocol: corev1.ProtocolTCP}
 }
 
 // agentPort is the name of the agents' port.
 const agentPort = "agent"
 
-func ports() (all []corev1.ServicePort) {
+func servicePorts() (all []corev1.ServicePort) {
 	for _, s := range agent.Services() {
-		all = append(all, port(s.Name, s.Port))
+		all = append(all, servicePort(s.Name, s.Port))
 	}
-	return append(all, port("debugpy", agent.DebugPort), port("master", agent.MasterPort), port(agentPort, agent.Port))
+	return append(all, servicePort("debugpy", agent.DebugPort), servicePort("master", agent.MasterPort), servicePort(agentPort, agent.Port))
 }
 
 // service gives the nodes their names before they are ready: they look each other up while they start.
 func (b builder) service() *corev1.Service {
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: b.owned(b.names.Service),
+		ObjectMeta: b.ownedMeta(b.names.Service),
 		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true, Selector: names.Selector(b.Name),
-			Ports: ports()},
+			Ports: servicePorts()},
 	}
 }
 

@@ -78,7 +78,7 @@ func (b builder) trainContainer() corev1.Container {
 			{Name: memoryVolume, MountPath: "/dev/shm"},
 		},
 	}
-	for _, p := range ports() {
+	for _, p := range servicePorts() {
 		container.Ports = append(container.Ports, corev1.ContainerPort{Name: p.Name, ContainerPort: p.Port, Protocol: p.Protocol})
 	}
 	for _, m := range b.Mounts() {

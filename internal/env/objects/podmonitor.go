@@ -40,7 +40,7 @@ func (b builder) podMonitor() *unstructured.Unstructured {
 			},
 		}},
 	}}}
-	meta := b.owned(b.names.PodMonitor)
+	meta := b.ownedMeta(b.names.PodMonitor)
 	labels := maps.Clone(b.Cluster.Monitoring.Labels)
 	if labels == nil {
 		labels = map[string]string{}

@@ -63,7 +63,7 @@ func (b builder) podSecurity() *corev1.PodSecurityContext {
 		FSGroupChangePolicy: new(corev1.FSGroupChangeOnRootMismatch),
 		SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
-	RunAs(context, b.Cluster.Security.RunAsUser)
+	SetUser(context, b.Cluster.Security.RunAsUser)
 	if b.asRoot() {
 		context.RunAsNonRoot, context.RunAsUser = nil, new(int64(0))
 		// An SCC without seccomp profiles, such as nccl-scc, allows none.
@@ -72,9 +72,9 @@ func (b builder) podSecurity() *corev1.PodSecurityContext {
 	return context
 }
 
-// RunAs sets the user of a pod, and makes its claims writable for it, where no security context constraint does both; 0 is for OpenShift.
+// SetUser sets the user of a pod, and makes its claims writable for it, where no security context constraint does both; 0 is for OpenShift.
 // As there, the group is 0: the images give it the permissions of root.
-func RunAs(context *corev1.PodSecurityContext, user int) {
+func SetUser(context *corev1.PodSecurityContext, user int) {
 	if id := int64(user); id > 0 {
 		context.RunAsUser, context.RunAsGroup, context.FSGroup = &id, new(int64(0)), &id
 		context.FSGroupChangePolicy = new(corev1.FSGroupChangeOnRootMismatch)

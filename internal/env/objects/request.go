@@ -126,8 +126,8 @@ func (r Request) Validate() error {
 	return c.err()
 }
 
-// Fits refuses more nodes or GPUs than the cluster file has, as Validate does.
-func (r Request) Fits() error {
+// CheckCapacity refuses more nodes or GPUs than the cluster file has, as Validate does.
+func (r Request) CheckCapacity() error {
 	var c checker
 	c.counts(r)
 	return c.err()

@@ -86,7 +86,7 @@ func (b builder) servicesAll() ServiceObjects {
 func (b builder) servicesSecret() *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: b.owned(b.names.ServicesSecret),
+		ObjectMeta: b.ownedMeta(b.names.ServicesSecret),
 		Type:       corev1.SecretTypeOpaque,
 		Data:       map[string][]byte{agent.ServicesKey: []byte(strings.Join(b.Services, ","))},
 	}
@@ -97,11 +97,11 @@ func (b builder) nodeZero() *corev1.Service {
 	selector["statefulset.kubernetes.io/pod-name"] = b.names.PodName(0)
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: b.owned(b.names.NodeZero),
+		ObjectMeta: b.ownedMeta(b.names.NodeZero),
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Selector: selector},
 	}
 	for _, s := range b.services() {
-		service.Spec.Ports = append(service.Spec.Ports, port(s.Name, s.Port))
+		service.Spec.Ports = append(service.Spec.Ports, servicePort(s.Name, s.Port))
 	}
 	if len(service.Spec.Ports) == 0 {
 		return nil
@@ -117,7 +117,7 @@ func (b builder) routes() (routes []*routev1.Route) {
 	for _, s := range b.services() {
 		routes = append(routes, &routev1.Route{
 			TypeMeta:   metav1.TypeMeta{APIVersion: routev1.GroupVersion.String(), Kind: "Route"},
-			ObjectMeta: b.owned(b.names.Route(s.Name)),
+			ObjectMeta: b.ownedMeta(b.names.RouteName(s.Name)),
 			Spec: routev1.RouteSpec{
 				To:   routev1.RouteTargetReference{Kind: "Service", Name: b.names.NodeZero, Weight: new(int32(100))},
 				Port: &routev1.RoutePort{TargetPort: intstr.FromString(s.Name)},

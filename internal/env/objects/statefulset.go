@@ -25,7 +25,7 @@ import (
 func (b builder) statefulSet() *appsv1.StatefulSet {
 	set := &appsv1.StatefulSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
-		ObjectMeta: b.owned(b.names.StatefulSet),
+		ObjectMeta: b.ownedMeta(b.names.StatefulSet),
 		Spec: appsv1.StatefulSetSpec{
 			Replicas:            new(int32(b.Nodes)),
 			ServiceName:         b.names.Service,
@@ -55,7 +55,7 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 	if b.Storage == cluster.NodeStorage {
 		for _, m := range b.Mounts() {
 			set.Spec.VolumeClaimTemplates = append(set.Spec.VolumeClaimTemplates,
-				b.claim(m.Volume, m.Size, corev1.ReadWriteOnce, b.Cluster.Storage.ClassRWO))
+				b.buildClaim(m.Volume, m.Size, corev1.ReadWriteOnce, b.Cluster.Storage.ClassRWO))
 		}
 	}
 	return set

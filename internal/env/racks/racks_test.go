@@ -22,7 +22,7 @@ func TestOrder(t *testing.T) {
 		{[]string{"east/1", "west/1", "east/2", "west/2", "east/1"}, []int{0, 4, 2, 1, 3}},
 		{[]string{"east/2", "", "east", "east/2"}, []int{0, 3, 2, 1}},
 	} {
-		if diff := cmp.Diff(test.want, Order(test.racks)); diff != "" {
+		if diff := cmp.Diff(test.want, RankOrder(test.racks)); diff != "" {
 			t.Errorf("Order(%v) (-want +got):\n%s", test.racks, diff)
 		}
 	}
@@ -30,7 +30,7 @@ func TestOrder(t *testing.T) {
 
 func TestCrossings(t *testing.T) {
 	racks := []string{"b", "a", "b", "a"}
-	if before, after := Crossings(racks, nil), Crossings(racks, Order(racks)); before != 4 || after != 2 {
+	if before, after := Crossings(racks, nil), Crossings(racks, RankOrder(racks)); before != 4 || after != 2 {
 		t.Errorf("a ring crosses %d times, and %d in the order of racks: want 4 and 2", before, after)
 	}
 	if got := Crossings([]string{"a", "a"}, nil); got != 0 {

@@ -183,7 +183,7 @@ func runExample(t *testing.T, name string, content []byte) *tekton.PipelineRun {
 		t.Errorf("%s: require-rendezvous is %q, want fail: nobody reads the warnings of a run that succeeds", name, got)
 	}
 	duration := func(param string) time.Duration {
-		d, err := time.ParseDuration(launch.Value(pipeline, launch.Values(found), param))
+		d, err := time.ParseDuration(launch.ParamValue(pipeline, launch.Values(found), param))
 		if err != nil {
 			t.Errorf("%s: param %s: %v", name, param, err)
 		}

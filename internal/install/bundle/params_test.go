@@ -60,7 +60,7 @@ func withParams(name, text string) string {
 }
 
 func declared(name, image string) (lines []string) {
-	for _, p := range param.Of(name) {
+	for _, p := range param.TakenBy(name) {
 		lines = append(lines, "  - name: "+p.Name, "    description: "+scalar(p.Description()))
 		switch {
 		case p.Is&param.Items != 0:
@@ -75,7 +75,7 @@ func declared(name, image string) (lines []string) {
 }
 
 func passed(pipeline, task string) (lines []string) {
-	for _, p := range param.Of(task) {
+	for _, p := range param.TakenBy(task) {
 		value, ok := param.Passed(pipeline, task, p)
 		switch {
 		case !ok:

@@ -44,7 +44,7 @@ func TestStepsHaveFlags(t *testing.T) {
 			want = append(want, flag)
 		}
 		text := string(files(t, "tasks")[name])
-		for _, p := range param.Of(stepOf(name)) {
+		for _, p := range param.TakenBy(stepOf(name)) {
 			switch {
 			case p.Is&param.NoFlag == 0 && p.Is&param.Items == 0:
 				want = append(want, p.Name)

@@ -112,7 +112,7 @@ var threats = []threat{
 	{
 		from:     "user who may start runs, with control of their own runs, and the steps' account, see below",
 		keptFrom: "an environment of another holder, unless they delete its Lease",
-		tests:    []string{"TestTake", "TestBusyEnvironment"},
+		tests:    []string{"TestAcquire", "TestBusyEnvironment"},
 	},
 	{
 		from:     "user who deletes claims with `mlenv`, with control of claims that no environment may mount",

@@ -59,8 +59,8 @@ func moduleFile(module string, exists func(path string) bool) string {
 	return ""
 }
 
-// Next returns what to do if the file is missing. exists reports whether the repository has a path.
-func (f NamedFile) Next(exists func(path string) bool) string {
+// NextStep returns what to do if the file is missing. exists reports whether the repository has a path.
+func (f NamedFile) NextStep(exists func(path string) bool) string {
 	if f.Param == "script" {
 		var words []string
 		if !strings.HasPrefix(f.Value, "-m") {

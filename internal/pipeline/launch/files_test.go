@@ -44,7 +44,7 @@ func TestNamedFiles(t *testing.T) {
 			if file.Param == "script" {
 				got = file.Path
 			}
-			if next := file.Next(exists); test.next != "" && !strings.Contains(next, test.next) {
+			if next := file.NextStep(exists); test.next != "" && !strings.Contains(next, test.next) {
 				t.Errorf("%s: next %q, want %q", test.script, next, test.next)
 			}
 		}

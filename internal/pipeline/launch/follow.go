@@ -384,7 +384,7 @@ func (f *follower) startStream(taskName, pod, container string) *stream {
 	open := f.open
 	if open == nil {
 		open = func(pod, container string) opener {
-			return logOf(f.clients.Kube, f.of.Namespace, pod, corev1.PodLogOptions{Container: container, Follow: true})
+			return podLogOpener(f.clients.Kube, f.of.Namespace, pod, corev1.PodLogOptions{Container: container, Follow: true})
 		}
 	}
 	s := newStream(open(pod, container))

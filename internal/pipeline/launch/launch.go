@@ -137,11 +137,11 @@ func create(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) 
 // beginReceipt begins the receipt of a run. A user who may start runs may not be allowed to: then the first step does.
 func (r Request) beginReceipt(ctx context.Context, clients *kube.Clients, made *v1.PipelineRun) {
 	start := receipt.Start{
-		Run: made.Name, Namespace: made.Namespace, RunUID: string(made.UID), Environment: Value(r.Pipeline, r.Values, "name"),
+		Run: made.Name, Namespace: made.Namespace, RunUID: string(made.UID), Environment: ParamValue(r.Pipeline, r.Values, "name"),
 		Schedule: made.Labels[run.ScheduleLabel], User: made.Annotations[run.UserAnnotation], Started: made.CreationTimestamp.UTC(),
 	}
 	if start.Environment != "" {
-		_ = receipt.Begin(ctx, clients.Kube, start)
+		_ = receipt.BeginJournal(ctx, clients.Kube, start)
 	}
 }
 
@@ -216,7 +216,7 @@ func Unfinished(ctx context.Context, clients *kube.Clients) ([]v1.PipelineRun, e
 
 // Longest returns how long a run with the values may take before Tekton ends it.
 func Longest(pipeline *v1.Pipeline, values map[string][]string) time.Duration {
-	return run.TimeoutsFor(needs(pipeline, values)).Pipeline
+	return run.TimeoutsFor(stepDeadlines(pipeline, values)).Pipeline
 }
 
 func (r Request) pipelineRun() (*v1.PipelineRun, error) {
@@ -236,7 +236,7 @@ func (r Request) pipelineRun() (*v1.PipelineRun, error) {
 			PipelineRef:     &v1.PipelineRef{Name: Pipeline},
 			Params:          params,
 			TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: cmp.Or(r.ServiceAccount, AccountOf(r.Pipeline))},
-			Timeouts:        run.TimeoutsFor(needs(r.Pipeline, r.Values)).Fields(),
+			Timeouts:        run.TimeoutsFor(stepDeadlines(r.Pipeline, r.Values)).Fields(),
 		},
 	}
 	maps.Copy(wanted.Labels, r.Labels)

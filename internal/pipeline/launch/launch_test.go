@@ -257,9 +257,9 @@ func TestTimeoutsIncludeTheGrace(t *testing.T) {
 	withGrace := pipeline()
 	withGrace.Spec.Params = append(withGrace.Spec.Params, paramSpec("stop-grace", "30s"))
 	values := map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}
-	before := run.TimeoutsFor(needs(pipeline(), values))
+	before := run.TimeoutsFor(stepDeadlines(pipeline(), values))
 	values["stop-grace"] = []string{"20m"}
-	after := run.TimeoutsFor(needs(withGrace, values))
+	after := run.TimeoutsFor(stepDeadlines(withGrace, values))
 	const grace = 20 * time.Minute
 	if after.Tasks != before.Tasks+grace || after.Finally != before.Finally+grace || after.Pipeline != before.Pipeline+2*grace {
 		t.Errorf("got %+v, before %+v; want 20m more for the tasks and for the teardown", after, before)

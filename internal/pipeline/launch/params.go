@@ -79,7 +79,7 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 		names[spec.Name] = true
 		texts, given := values[spec.Name]
 		for _, text := range texts {
-			if err := errors.Join(Check(spec, text), isolated(text)); err != nil {
+			if err := errors.Join(CheckParams(spec, text), isolated(text)); err != nil {
 				problems = append(problems, fmt.Errorf("param %s: %w", spec.Name, err))
 			}
 		}
@@ -91,7 +91,8 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 		}
 	}
 	problems = append(problems, ruleConflicts(pipeline, values)...)
-	if Value(pipeline, values, "launcher") == string(agent.Command) && Value(pipeline, values, "require-rendezvous") == string(param.Fail) {
+	if ParamValue(pipeline, values, "launcher") == string(agent.Command) &&
+		ParamValue(pipeline, values, "require-rendezvous") == string(param.Fail) {
 		problems = append(problems, errors.New("param require-rendezvous: fail: the programs of launcher command are not checked: want warn"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -104,7 +105,7 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 
 // ruleConflicts returns the mistakes that the rules of a training have together.
 func ruleConflicts(pipeline *v1.Pipeline, values map[string][]string) (problems []error) {
-	restarts, err := strconv.Atoi(Value(pipeline, values, "max-restarts"))
+	restarts, err := strconv.Atoi(ParamValue(pipeline, values, "max-restarts"))
 	if err != nil {
 		return nil // mistakes reports it
 	}
@@ -114,9 +115,9 @@ func ruleConflicts(pipeline *v1.Pipeline, values map[string][]string) (problems 
 	return problems
 }
 
-// Check returns the mistake in a value of a param, or in an item of an array. The default is valid, such as none for a
+// CheckParams returns the mistake in a value of a param, or in an item of an array. The default is valid, such as none for a
 // Secret, and so is every value of a param that only the installed pipeline has.
-func Check(spec v1.ParamSpec, value string) error {
+func CheckParams(spec v1.ParamSpec, value string) error {
 	if spec.Type != v1.ParamTypeArray && spec.Default != nil && value == spec.Default.StringVal {
 		return nil
 	}
@@ -128,11 +129,11 @@ func Mistakes(found *v1.PipelineRun) []error { return mistakes(pipelineOf(found)
 
 // ValueOf returns a run's value of a string param, or else its pipeline's default.
 func ValueOf(found *v1.PipelineRun, name string) string {
-	return Value(pipelineOf(found), Values(found), name)
+	return ParamValue(pipelineOf(found), Values(found), name)
 }
 
 // NeedsOf returns the deadlines of a run's steps.
-func NeedsOf(found *v1.PipelineRun) run.Needs { return needs(pipelineOf(found), Values(found)) }
+func NeedsOf(found *v1.PipelineRun) run.Needs { return stepDeadlines(pipelineOf(found), Values(found)) }
 
 // pipelineOf returns the pipeline as Tekton resolved it for a run, without params before that.
 func pipelineOf(found *v1.PipelineRun) *v1.Pipeline {
@@ -170,8 +171,8 @@ func Values(found *v1.PipelineRun) map[string][]string {
 	return values
 }
 
-// Value returns a run's value of a string param, or else the pipeline's default.
-func Value(pipeline *v1.Pipeline, values map[string][]string, name string) string {
+// ParamValue returns a run's value of a string param, or else the pipeline's default.
+func ParamValue(pipeline *v1.Pipeline, values map[string][]string, name string) string {
 	if given := values[name]; len(given) == 1 {
 		return given[0]
 	}
@@ -183,10 +184,10 @@ func Value(pipeline *v1.Pipeline, values map[string][]string, name string) strin
 	return ""
 }
 
-// needs returns the deadlines of the steps. A pipeline without one of these params needs no time for it.
-func needs(pipeline *v1.Pipeline, values map[string][]string) run.Needs {
+// stepDeadlines returns the deadlines of the steps. A pipeline without one of these params needs no time for it.
+func stepDeadlines(pipeline *v1.Pipeline, values map[string][]string) run.Needs {
 	duration := func(name string) time.Duration {
-		d, _ := time.ParseDuration(Value(pipeline, values, name)) // Params checks the values
+		d, _ := time.ParseDuration(ParamValue(pipeline, values, name)) // Params checks the values
 		return d
 	}
 	return run.Needs{Build: duration("build-timeout"), Start: duration("start-timeout"), Training: duration("timeout"),

@@ -33,7 +33,7 @@ const (
 // first line.
 type opener func(ctx context.Context, since time.Time) (io.ReadCloser, error)
 
-func logOf(client kubernetes.Interface, namespace, pod string, options corev1.PodLogOptions) opener {
+func podLogOpener(client kubernetes.Interface, namespace, pod string, options corev1.PodLogOptions) opener {
 	return func(ctx context.Context, since time.Time) (io.ReadCloser, error) {
 		options := options.DeepCopy()
 		options.Timestamps = true
@@ -51,9 +51,9 @@ func logOf(client kubernetes.Interface, namespace, pod string, options corev1.Po
 // ErrNoLog is the error of Logs for a task whose pod was deleted or has not run yet.
 var ErrNoLog = errors.New("its pod is gone or has not run")
 
-// Logs emits the lines that the last attempt of a task has printed so far; with a tail above 0 only that many. Errors:
+// ReadTaskLog emits the lines that the last attempt of a task has printed so far; with a tail above 0 only that many. Errors:
 // ErrNoLog, PermissionDenied.
-func Logs(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task run.TaskRun, tail int64, emit Observer) error {
+func ReadTaskLog(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task run.TaskRun, tail int64, emit Observer) error {
 	if task.Pod == "" {
 		return ErrNoLog
 	}
@@ -71,7 +71,7 @@ func Logs(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task r
 		if tail > 0 {
 			options.TailLines = &tail
 		}
-		s := newStream(logOf(clients.Kube, of.Namespace, pod.Name, options))
+		s := newStream(podLogOpener(clients.Kube, of.Namespace, pod.Name, options))
 		err := s.read(ctx, true, func(at time.Time, line string) {
 			emit(Event{Kind: Line, Time: at, Task: task.Task, Text: line})
 		})

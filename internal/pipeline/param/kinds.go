@@ -43,30 +43,30 @@ var (
 	Flavour          = matches(`^\w[\w.-]{0,127}$`, "a flavour, as in pytorch-2.9-numpy2")
 	GPUs             = number("int", "a number, or nothing for the default", parseGPUs, func(n *int) bool { return n == nil || *n >= 0 })
 	IdleTimeout      = idleTimeout()
-	Image            = valid(isImage, "an image, as in registry.example.com/team/training:tag")
+	Image            = conditionKind(isImage, "an image, as in registry.example.com/team/training:tag")
 	Launcher         = launchers()
 	Mode             = OneOf(agent.Auto, agent.RDMA, agent.TCP)
-	Name             = valid(objects.ValidName, objects.NameRule)
+	Name             = conditionKind(objects.ValidName, objects.NameRule)
 	OnBusy           = OneOf("fail", "wait")
 	OnChange         = OneOf("fail", "recreate")
 	Queue            = subdomain("the name of a LocalQueue")
 	QueuePriority    = subdomain("the name of a WorkloadPriorityClass")
-	Repository       = text[string](checkRepository)
-	Requirements     = valid(filepath.IsLocal, "the path of a file in the repository")
+	Repository       = textKind[string](checkRepository)
+	Requirements     = conditionKind(filepath.IsLocal, "the path of a file in the repository")
 	Restarts         = restarts()
 	Revision         = matches(`^([^-\s]\S*)?$`, "a branch, tag or commit")
-	Script           = valid(isScript, "the path of a script, or -m PACKAGE.MODULE")
-	Size             = text[string](checkSize)
+	Script           = conditionKind(isScript, "the path of a script, or -m PACKAGE.MODULE")
+	Size             = textKind[string](checkSize)
 	StopGrace        = stopGrace()
 	Storage          = OneOf(cluster.SharedStorage, cluster.NodeStorage, cluster.AutoStorage)
 	Truth            = boolean()
-	Variable         = text[string](checkVariable)
+	Variable         = textKind[string](checkVariable)
 	KubernetesNodes  = nodeNames()
 	installedCluster = subdomain("the name of an installed cluster file")
 	secret           = subdomain("the name of a Secret, or none")
-	hangTimeout      = text[string](checkHangTimeout).named("auto|duration")
-	rule             = text[string](checkRule).named("rule")
-	anything         = text[string](func(string) error { return nil })
+	hangTimeout      = textKind[string](checkHangTimeout).withName("auto|duration")
+	rule             = textKind[string](checkRule).withName("rule")
+	anything         = textKind[string](func(string) error { return nil })
 )
 
 // Any is a kind of any type.
@@ -76,10 +76,10 @@ type Any interface {
 }
 
 func matches(pattern, want string) *Kind[string] {
-	return valid(regexp.MustCompile(pattern).MatchString, want)
+	return conditionKind(regexp.MustCompile(pattern).MatchString, want)
 }
 
-func subdomain(want string) *Kind[string] { return valid(isSubdomain, want) }
+func subdomain(want string) *Kind[string] { return conditionKind(isSubdomain, want) }
 
 func isSubdomain(text string) bool { return len(validation.IsDNS1123Subdomain(text)) == 0 }
 
@@ -125,10 +125,10 @@ func boolean() *Kind[bool] {
 
 // idleTimeout has the text itself, because "" is the cluster file's.
 func idleTimeout() *Kind[string] {
-	return valid(func(text string) bool {
+	return conditionKind(func(text string) bool {
 		d, err := time.ParseDuration(text)
 		return err == nil && d >= 0
-	}, "a duration such as 2h, or 0 for never").named("duration")
+	}, "a duration such as 2h, or 0 for never").withName("duration")
 }
 
 // AtLeast returns the kind of the durations from least on; want describes them.

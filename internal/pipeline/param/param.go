@@ -86,14 +86,14 @@ func (f *flag[T]) TakeMistake() error {
 	return err
 }
 
-// text returns the kind of the texts for which check returns nil.
-func text[T ~string](check func(text string) error) *Kind[T] {
+// textKind returns the kind of the texts for which check returns nil.
+func textKind[T ~string](check func(text string) error) *Kind[T] {
 	return &Kind[T]{"string", func(text string) (T, error) { return T(text), check(text) }}
 }
 
-// valid returns the kind of the texts for which is returns true; want describes them.
-func valid(is func(text string) bool, want string) *Kind[string] {
-	return text[string](func(text string) error { return mistake(is(text), text, want) })
+// conditionKind returns the kind of the texts for which is returns true; want describes them.
+func conditionKind(is func(text string) bool, want string) *Kind[string] {
+	return textKind[string](func(text string) error { return mistake(is(text), text, want) })
 }
 
 func mistake(valid bool, text, want string) error {
@@ -106,13 +106,13 @@ func mistake(valid bool, text, want string) error {
 // OneOf returns the kind of a few values.
 func OneOf[T ~string](values ...T) *Kind[T] {
 	names := humanize.Each(values, func(value T) string { return string(value) })
-	return text[T](func(text string) error {
+	return textKind[T](func(text string) error {
 		return mistake(slices.Contains(names, text), text, humanize.List(names, "or"))
-	}).named(strings.Join(names, "|"))
+	}).withName(strings.Join(names, "|"))
 }
 
-// named returns the kind with another name.
-func (k *Kind[T]) named(name string) *Kind[T] { return &Kind[T]{name, k.parse} }
+// withName returns the kind with another name.
+func (k *Kind[T]) withName(name string) *Kind[T] { return &Kind[T]{name, k.parse} }
 
 // Wanting returns the kind with another description of its values.
 func (k *Kind[T]) Wanting(want string) *Kind[T] {

@@ -189,8 +189,8 @@ var table = []Param{
 		Help: "image of the steps; mlenv install sets it, by digest"},
 }
 
-// Of returns the params of a Task or Pipeline in their order.
-func Of(name string) []Param {
+// TakenBy returns the params of a Task or Pipeline in their order.
+func TakenBy(name string) []Param {
 	return slices.DeleteFunc(slices.Clone(table), func(p Param) bool { return !p.Has(name) })
 }
 
@@ -223,7 +223,7 @@ func Passed(pipeline, task string, p Param) (value string, ok bool) {
 }
 
 func freeOf(pipeline, task string) (names []string) {
-	for _, p := range Of(task) {
+	for _, p := range TakenBy(task) {
 		if _, has := find(pipeline, p.Name); has && p.Is&Free != 0 {
 			names = append(names, p.Name)
 		}

@@ -34,8 +34,8 @@ type LocalJournal struct {
 	files map[string]string
 }
 
-// Begin begins the journal of a run, and takes the room for its receipt.
-func (d Dir) Begin(s Start) (*LocalJournal, error) {
+// BeginJournal begins the journal of a run, and takes the room for its receipt.
+func (d Dir) BeginJournal(s Start) (*LocalJournal, error) {
 	room, err := claimfile.Reserve(filepath.Join(string(d), key), "end", maxSize)
 	if err != nil {
 		return nil, fmt.Errorf("taking room for the receipt of run %s: %w", s.Run, err)

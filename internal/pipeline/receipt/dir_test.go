@@ -17,7 +17,7 @@ import (
 func TestDir(t *testing.T) {
 	d := Dir(t.TempDir())
 	s := Start{Run: "try-1", RunUID: "try-1", Environment: "try-1", Started: noon()}
-	h, err := d.Begin(s)
+	h, err := d.BeginJournal(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestDir(t *testing.T) {
 // Without a folder, as on a full disk, the process that runs it still knows how the run stands.
 func TestMemoryWithoutFiles(t *testing.T) {
 	d := Dir(t.TempDir())
-	h, err := d.Begin(Start{Run: "try-1", RunUID: "try-1", Environment: "try-1", Started: noon()})
+	h, err := d.BeginJournal(Start{Run: "try-1", RunUID: "try-1", Environment: "try-1", Started: noon()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestMemoryWithoutFiles(t *testing.T) {
 	if err := h.Write(Receipt{}); err == nil {
 		t.Error("a receipt was written to a folder that does not exist")
 	}
-	if _, err := d.Begin(Start{Run: "try-2"}); err == nil {
+	if _, err := d.BeginJournal(Start{Run: "try-2"}); err == nil {
 		t.Error("a run began without room for its receipt")
 	}
 }

@@ -38,8 +38,8 @@ type Spent struct {
 	Teardown float64 `json:"teardown"`
 }
 
-// Sum returns the whole time.
-func (s Spent) Sum() float64 {
+// Total returns the whole time.
+func (s Spent) Total() float64 {
 	return s.Waiting + s.Starting + s.Steps + s.Repeated + s.Hang + s.Teardown
 }
 
@@ -53,7 +53,7 @@ func (s Spent) times(factor float64) Spent {
 
 // Share returns the steps' part of the time with all GPUs, from 0 to 1; 0 if there was none.
 func (s Spent) Share() float64 {
-	if held := s.Sum() - s.Waiting; held > 0 {
+	if held := s.Total() - s.Waiting; held > 0 {
 		return s.Steps / held
 	}
 	return 0
@@ -118,7 +118,7 @@ func GoodputOf(r Receipt) *Goodput {
 
 // until returns the goodput of a run that ended later, so long after its start: its teardown took longer.
 func (g Goodput) until(whole time.Duration) *Goodput {
-	if more := whole.Seconds() - g.Seconds.Sum(); more > 0 {
+	if more := whole.Seconds() - g.Seconds.Total(); more > 0 {
 		g.Seconds.Teardown += more
 		g.GPUHours.Teardown += more * float64(g.GPUs) / time.Hour.Seconds()
 		g.Share = g.Seconds.Share()

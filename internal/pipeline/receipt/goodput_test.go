@@ -126,8 +126,8 @@ func TestGoodput(t *testing.T) {
 			if !within(got.Seconds, tc.want, 1) || !within(got.GPUHours, hours, 8./3600) || got.GPUs != tc.gpus || got.Measured != tc.measured {
 				t.Errorf("got  %+v\nwant %+v, GPU hours %+v, measured %t", got, tc.want, hours, tc.measured)
 			}
-			if whole := tc.of.Ended.Sub(tc.of.Started).Seconds(); math.Abs(got.Seconds.Sum()-whole) > 1e-6 {
-				t.Errorf("the seconds add up to %f, want %f", got.Seconds.Sum(), whole)
+			if whole := tc.of.Ended.Sub(tc.of.Started).Seconds(); math.Abs(got.Seconds.Total()-whole) > 1e-6 {
+				t.Errorf("the seconds add up to %f, want %f", got.Seconds.Total(), whole)
 			}
 		})
 	}
@@ -185,7 +185,7 @@ func TestGoodputOfForgedMetrics(t *testing.T) {
 					t.Errorf("%s: %+v; want no part below 0", name, s)
 				}
 			}
-			if math.Abs(g.Seconds.Sum()-1250) > 1e-6 {
+			if math.Abs(g.Seconds.Total()-1250) > 1e-6 {
 				t.Errorf("%s: %+v; want seconds that add up to 1250", name, g.Seconds)
 			}
 		}

@@ -135,8 +135,8 @@ type Journal struct {
 	version string
 }
 
-// Begin creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name.
-func Begin(ctx context.Context, client kubernetes.Interface, s Start) error {
+// BeginJournal creates the ConfigMap of a run, unless another caller has. It replaces the ConfigMap of an earlier run of the same name.
+func BeginJournal(ctx context.Context, client kubernetes.Interface, s Start) error {
 	content, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func begin(ctx context.Context, client kubernetes.Interface, wanted *corev1.Conf
 	case apierrors.IsNotFound(err):
 		_, err = configs.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
 		return err
-	case err != nil, owner(found) == s.RunUID:
+	case err != nil, runUIDOf(found) == s.RunUID:
 		return err
 	}
 	data := map[string]any{}
@@ -183,8 +183,8 @@ func beginningOf(config corev1.ConfigMap) (s Start) {
 	return s
 }
 
-// owner returns the UID of the run whose journal a ConfigMap is. Without notes of the run's steps the ConfigMap has only the receipt.
-func owner(config *corev1.ConfigMap) string {
+// runUIDOf returns the UID of the run whose journal a ConfigMap is. Without notes of the run's steps the ConfigMap has only the receipt.
+func runUIDOf(config *corev1.ConfigMap) string {
 	var s Start
 	if json.Unmarshal([]byte(config.Data[startKey]), &s) == nil && s.RunUID != "" {
 		return s.RunUID
@@ -201,7 +201,7 @@ type store interface {
 
 // Note writes the entry of a step, and replaces an earlier one.
 func Note(ctx context.Context, client kubernetes.Interface, s Start, p Entry) error {
-	return s.note(ctx, configMap{client, s}, p)
+	return s.addEntry(ctx, configMap{client, s}, p)
 }
 
 // NoteProgress writes how far the training is.
@@ -209,7 +209,7 @@ func NoteProgress(ctx context.Context, client kubernetes.Interface, s Start, p P
 	return s.noteProgress(ctx, configMap{client, s}, p)
 }
 
-func (s Start) note(ctx context.Context, in store, p Entry) error {
+func (s Start) addEntry(ctx context.Context, in store, p Entry) error {
 	p.RunUID = s.RunUID
 	content, err := p.encode()
 	if err != nil {
@@ -244,7 +244,7 @@ func (s configMap) put(ctx context.Context, name string, content []byte) error {
 		return err
 	}
 	if err = set(); apierrors.IsNotFound(err) && s.Environment != "" {
-		if err = Begin(ctx, s.client, s.Start); err == nil {
+		if err = BeginJournal(ctx, s.client, s.Start); err == nil {
 			err = set()
 		}
 	}

@@ -32,7 +32,7 @@ func TestTwoBeginnersAgree(t *testing.T) {
 	mine, theirs := startOf("uid-1"), startOf("uid-1")
 	theirs.Started = noon().Add(time.Minute)
 	for _, s := range []Start{mine, theirs} {
-		if err := Begin(ctx, client, s); err != nil {
+		if err := BeginJournal(ctx, client, s); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,13 +53,13 @@ func TestTwoBeginnersAgree(t *testing.T) {
 		Verdict: Succeeded}); err != nil {
 		t.Fatal(err)
 	}
-	if err := Begin(ctx, client, mine); err != nil {
+	if err := BeginJournal(ctx, client, mine); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := Read(ctx, client, "ns", "train-1"); err != nil || r.Verdict != Succeeded {
 		t.Errorf("after a late beginner: %v, %v; want the receipt", r.Verdict, err)
 	}
-	if err := Begin(ctx, client, startOf("uid-2")); err != nil {
+	if err := BeginJournal(ctx, client, startOf("uid-2")); err != nil {
 		t.Fatal(err)
 	}
 	if m, err = ReadJournal(ctx, client, "ns", "train-1"); err != nil || m.RunUID != "uid-2" || len(m.Entries) != 0 || m.Receipt != nil {
@@ -140,7 +140,7 @@ func TestPartsAlwaysFit(t *testing.T) {
 // Anyone who may write ConfigMaps may write a journal.
 func TestForgedMemory(t *testing.T) {
 	client, ctx := fake.NewClientset(), t.Context()
-	if err := Begin(ctx, client, startOf("uid-1")); err != nil {
+	if err := BeginJournal(ctx, client, startOf("uid-1")); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
@@ -169,7 +169,7 @@ func TestPruneKeepsRunsInProgress(t *testing.T) {
 	for i := range Keep + 2 {
 		s := startOf(fmt.Sprint("uid-", i))
 		s.Run = fmt.Sprint("run-", i)
-		if err := Begin(ctx, client, s); err != nil {
+		if err := BeginJournal(ctx, client, s); err != nil {
 			t.Fatal(err)
 		}
 	}

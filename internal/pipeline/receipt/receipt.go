@@ -111,16 +111,16 @@ type Receipt struct {
 	LeftOut []string `json:"leftOut,omitempty"`
 }
 
-// Title names the run, with its namespace.
-func (r Receipt) Title() string {
+// DisplayName names the run, with its namespace.
+func (r Receipt) DisplayName() string {
 	if r.Namespace == "" {
 		return r.Run + " (local)"
 	}
 	return r.Namespace + "/" + r.Run
 }
 
-// But returns what follows the word succeeded, as in ", but no rank was connected to another one"; "" without a warning.
-func (r Receipt) But() string {
+// WarningClause returns what follows the word succeeded, as in ", but no rank was connected to another one"; "" without a warning.
+func (r Receipt) WarningClause() string {
 	if r.Warning == "" {
 		return ""
 	}

@@ -198,7 +198,7 @@ func Delete(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	} else if err != nil {
 		return kube.Problem(fmt.Errorf("getting the receipt of %s/%s: %w", r.Namespace, r.Run, err))
 	}
-	if owner(found) != r.RunUID {
+	if runUIDOf(found) != r.RunUID {
 		return fail.Becausef(fail.InvalidInput, "deleting receipt %s/%s: it has changed meanwhile", r.Namespace, found.Name)
 	}
 	return remove(ctx, client, found)

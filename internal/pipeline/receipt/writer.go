@@ -77,7 +77,7 @@ func NewWriter(ctx context.Context, clients *kube.Clients, log *slog.Logger, of 
 		entry: Entry{Task: of.Task, Status: run.Running, Started: clients.Now().UTC()},
 	}
 	if begin {
-		k.warn(Begin(beginning, clients.Kube, start))
+		k.warn(BeginJournal(beginning, clients.Kube, start))
 	}
 	k.Update(beginning, func(*Entry) {})
 	k.task.unhook = context.AfterFunc(ctx, func() {
@@ -107,7 +107,7 @@ func (k *Writer) Update(ctx context.Context, change func(*Entry)) {
 	k.written = true
 	entry := k.entry
 	k.mu.Unlock()
-	err := k.start.note(ctx, k.store, entry)
+	err := k.start.addEntry(ctx, k.store, entry)
 	if k.start.Environment == "" && apierrors.IsNotFound(err) {
 		return // no other step has begun the journal
 	}

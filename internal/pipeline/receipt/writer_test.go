@@ -17,7 +17,7 @@ import (
 // TestStepThatFailsWithItsRun: the Lease of a deleted run may be gone before the step's pod gets SIGTERM, and the step then ends by itself.
 func TestStepThatFailsWithItsRun(t *testing.T) {
 	ctx, client := t.Context(), fake.NewClientset()
-	if err := Begin(ctx, client, startOf("uid-1")); err != nil {
+	if err := BeginJournal(ctx, client, startOf("uid-1")); err != nil {
 		t.Fatal(err)
 	}
 	clients := &kube.Clients{Kube: client, Tekton: tekton.NewSimpleClientset(), Namespace: "ns"} // no PipelineRun is left

@@ -41,18 +41,18 @@ func failureOf(r receipt.Receipt) *failure {
 	if r.Verdict != receipt.Failed && len(findings) == 0 {
 		return nil
 	}
-	f := &failure{Reason: cut(r.Reason, mostLine), Message: cut(r.Message, mostText)}
+	f := &failure{Reason: truncate(r.Reason, mostLine), Message: truncate(r.Message, mostText)}
 	f.Findings, f.MoreFindings = atMost(findings, mostFindings, "findings")
 	if r.Verdict != receipt.Failed {
 		return f
 	}
 	f.Meaning, f.Remedy = explain(r.Reason)
 	if c := r.Cause; c != nil {
-		f.Cause = &evidence{Title: fmt.Sprintf("Rank %d on node %d %s", c.Rank, c.Node, cut(c.How(), mostLine))}
+		f.Cause = &evidence{Title: fmt.Sprintf("Rank %d on node %d %s", c.Rank, c.Node, truncate(c.How(), mostLine))}
 		if p := c.Python; p != nil {
-			f.Cause.Title += ": " + cut(strings.TrimSuffix(p.Type+": "+p.Message, ": "), mostLine)
+			f.Cause.Title += ": " + truncate(strings.TrimSuffix(p.Type+": "+p.Message, ": "), mostLine)
 			if p.File != "" {
-				f.Cause.Where = cut(fmt.Sprintf("%s:%d", p.File, p.Line), mostLine)
+				f.Cause.Where = truncate(fmt.Sprintf("%s:%d", p.File, p.Line), mostLine)
 			}
 			f.Cause.Text = LastLines(p.Traceback)
 		}
@@ -77,7 +77,7 @@ func tails(r receipt.Receipt) ([]evidence, string) {
 	ranks, more := atMost(ranks, mostTails, "ranks' last lines")
 	var all []evidence
 	for _, rank := range ranks {
-		how := cut(cause.Describe(rank.Exit), mostLine)
+		how := truncate(cause.Describe(rank.Exit), mostLine)
 		if rank.Stopped {
 			how = "was stopped"
 		}
@@ -109,7 +109,8 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 		if f.Consequence {
 			title += " (follows from another failure)"
 		}
-		next := finding{Title: cut(title, mostLine), Evidence: cut(f.Seen, mostText), Cause: cut(f.Cause, mostText), Fix: cut(f.Next, mostText)}
+		next := finding{Title: truncate(title, mostLine), Evidence: truncate(f.Seen, mostText), Cause: truncate(f.Cause, mostText),
+			Fix: truncate(f.Next, mostText)}
 		if !slices.Contains(result, next) {
 			result = append(result, next)
 		}

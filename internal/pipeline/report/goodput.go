@@ -18,10 +18,10 @@ type goodput struct {
 
 // goodputOf returns nil for a run without times.
 func goodputOf(g *receipt.Goodput) *goodput {
-	if g == nil || g.Seconds.Sum() <= 0 {
+	if g == nil || g.Seconds.Total() <= 0 {
 		return nil
 	}
-	result, sum, left := &goodput{}, g.Seconds.Sum(), 0.0
+	result, sum, left := &goodput{}, g.Seconds.Total(), 0.0
 	for _, part := range []struct {
 		name, class    string
 		seconds, hours float64

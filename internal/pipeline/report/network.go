@@ -55,9 +55,9 @@ func networkOf(r receipt.Receipt) network {
 		fabric.Broken:         {"broken", "✗", "bad"},
 	}[f.Verdict]
 	if result.Verdict.Word == "" {
-		result.Verdict = badge{cut(string(f.Verdict), mostLine), "…", "open"}
+		result.Verdict = badge{truncate(string(f.Verdict), mostLine), "…", "open"}
 	}
-	result.Message = cut(f.Message, mostText)
+	result.Message = truncate(f.Message, mostText)
 	result.Facts = fabricFacts(f)
 	if drawn := bandwidthChart(f); !drawn.Empty() {
 		result.Pictures = append(result.Pictures, pictureOf(drawn, bandwidthText(f)))
@@ -106,7 +106,7 @@ func kindsOf(f *fabric.Report) string {
 	var texts []string
 	kinds, more := atMost(f.DeviceKinds, mostFindings, "kinds")
 	for _, kind := range kinds {
-		texts = append(texts, cut(kind.Describe(), mostLine))
+		texts = append(texts, truncate(kind.Describe(), mostLine))
 	}
 	return strings.TrimSpace(strings.Join(texts, "; ") + " " + more)
 }
@@ -115,7 +115,7 @@ func slowDevicesOf(f *fabric.Report) string {
 	var texts []string
 	slow, more := atMost(f.SlowDevices, mostFindings, "slow devices")
 	for _, s := range slow {
-		texts = append(texts, cut(s.String(), mostLine))
+		texts = append(texts, truncate(s.String(), mostLine))
 	}
 	return strings.TrimSpace(strings.Join(texts, "; ") + " " + more)
 }
@@ -177,7 +177,7 @@ func railMeters(f *fabric.Report) (bars []meter, more string) {
 	}
 	rails, more := atMost(f.Rails, mostRails, "rails")
 	for _, rail := range rails {
-		b := meter{Name: cut(rail.String(), mostLine), Text: "not measured alone", Class: "plain"}
+		b := meter{Name: truncate(rail.String(), mostLine), Text: "not measured alone", Class: "plain"}
 		if rail.Bandwidth > 0 {
 			b.Text = rail.Bandwidth.String()
 			b.Width = float64(int(1000*float64(rail.Bandwidth)/float64(largest))) / 10

@@ -82,7 +82,7 @@ func gpus(n receipt.Node) string {
 	if len(n.GPUs) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d × %s", len(n.GPUs), cmp.Or(cut(n.Model, mostLine), "unknown model"))
+	return fmt.Sprintf("%d × %s", len(n.GPUs), cmp.Or(truncate(n.Model, mostLine), "unknown model"))
 }
 
 // chipOf returns how a rank ended, and its transport.
@@ -95,8 +95,8 @@ func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 	case rank.Exit == agent.Exit{Code: -1}:
 		c = chip{Name: fmt.Sprintf("… %d", rank.Rank), Text: fmt.Sprintf("rank %d: had not ended", rank.Rank), Class: "open"}
 	case rank.Exit != agent.Exit{}:
-		c = chip{Name: fmt.Sprintf("✗ %d", rank.Rank), Text: fmt.Sprintf("rank %d: %s", rank.Rank, cut(cause.Describe(rank.Exit), mostLine)),
-			Class: "bad"}
+		c = chip{Name: fmt.Sprintf("✗ %d", rank.Rank), Class: "bad",
+			Text: fmt.Sprintf("rank %d: %s", rank.Rank, truncate(cause.Describe(rank.Exit), mostLine))}
 	}
 	if r.Network == nil {
 		return c
@@ -128,19 +128,19 @@ func railsOf(r receipt.Receipt, n receipt.Node) (texts []string) {
 			text += ", " + rail.Rate.String()
 		}
 		if rail.Model != "" {
-			text += ", " + cut(rail.Model, mostLine)
+			text += ", " + truncate(rail.Model, mostLine)
 		}
 		if rail.Firmware != "" {
-			text += ", firmware " + cut(rail.Firmware, mostLine)
+			text += ", firmware " + truncate(rail.Firmware, mostLine)
 		}
 		if i := slices.IndexFunc(logged, func(l nccl.Rail) bool { return l.Name == rail.Device || l.Name == rail.Interface }); i >= 0 {
 			text += "; " + traffic(logged[i])
 			logged = slices.Delete(logged, i, i+1)
 		}
-		texts = append(texts, cut(text, mostLine))
+		texts = append(texts, truncate(text, mostLine))
 	}
 	for _, rail := range logged {
-		texts = append(texts, cut(rail.Name+": "+traffic(rail), mostLine))
+		texts = append(texts, truncate(rail.Name+": "+traffic(rail), mostLine))
 	}
 	if len(texts) > mostRails {
 		texts = append(texts[:mostRails], "more are in the receipt")

@@ -37,7 +37,7 @@ func phasesOf(r receipt.Receipt) phases {
 	list, more := atMost(r.Phases, mostPhases, "phases")
 	result := phases{More: more, Whole: humanize.Duration(end.Sub(begin)), Goodput: goodputOf(r.Goodput)}
 	for _, p := range list {
-		b := bar{Name: cut(p.Name, mostLine), Class: cmp.Or(classes[p.Status], "open")}
+		b := bar{Name: truncate(p.Name, mostLine), Class: cmp.Or(classes[p.Status], "open")}
 		until := p.Ended
 		switch {
 		case p.Started.IsZero():
@@ -51,7 +51,7 @@ func phasesOf(r receipt.Receipt) phases {
 		if p.Status == run.Failed {
 			b.Text += ", failed"
 			if p.Reason != "" {
-				b.Text += ": " + cut(p.Reason, mostLine)
+				b.Text += ": " + truncate(p.Reason, mostLine)
 			}
 		}
 		if p.Retries > 0 {

@@ -66,9 +66,9 @@ func Write(w io.Writer, r receipt.Receipt) error {
 	}
 	return pageTemplate.Execute(w, page{
 		Style:    template.CSS(style + chart.CSS), // both are constants of this program
-		Run:      cut(cmp.Or(r.Run, r.Environment), mostLine),
-		From:     cut(r.Title(), mostLine),
-		Reason:   cut(r.Reason, mostLine),
+		Run:      truncate(cmp.Or(r.Run, r.Environment), mostLine),
+		From:     truncate(r.DisplayName(), mostLine),
+		Reason:   truncate(r.Reason, mostLine),
 		Verdict:  badgeOf(r),
 		Facts:    facts(r),
 		Failure:  failureOf(r),
@@ -96,8 +96,8 @@ func facts(r receipt.Receipt) []fact {
 		{Name: "Warning", Value: r.Warning},
 		{Name: "Namespace", Value: r.Namespace},
 		{Name: "Environment", Value: r.Environment},
-		{Name: "Started", Value: Stamp(r.Started)},
-		{Name: "Ended", Value: Stamp(r.Ended)},
+		{Name: "Started", Value: FormatTime(r.Started)},
+		{Name: "Ended", Value: FormatTime(r.Ended)},
 		{Name: "Took", Value: onlyIf(!r.Started.IsZero() && r.Ended.After(r.Started), humanize.Duration(r.Ended.Sub(r.Started)))},
 		{Name: "Network", Value: string(r.Mode)},
 		{Name: "Nodes", Value: onlyIf(len(r.Nodes) > 0, fmt.Sprint(len(r.Nodes)))},
@@ -105,7 +105,7 @@ func facts(r receipt.Receipt) []fact {
 	}
 	if c := r.Curve; c != nil {
 		list = append(list, fact{Name: "Last loss", Value: lastLoss(c)},
-			fact{Name: "Step time, median", Value: onlyIf(c.StepTime > 0, step(c.StepTime))})
+			fact{Name: "Step time, median", Value: onlyIf(c.StepTime > 0, axisStep(c.StepTime))})
 	}
 	if f := r.Fabric; f != nil {
 		list = append(list, fact{Name: "Bus bandwidth", Value: onlyIf(f.Bandwidth > 0, f.Bandwidth.String())})
@@ -117,7 +117,7 @@ func facts(r receipt.Receipt) []fact {
 func withValues(list []fact) (result []fact) {
 	for _, f := range list {
 		if f.Value != "" {
-			result = append(result, fact{cut(f.Name, mostLine), cut(f.Value, mostText), f.Code})
+			result = append(result, fact{truncate(f.Name, mostLine), truncate(f.Value, mostText), f.Code})
 		}
 	}
 	return result
@@ -131,8 +131,10 @@ func onlyIf(known bool, value string) string {
 	return ""
 }
 
-// Stamp formats a time, "" for none.
-func Stamp(t time.Time) string { return onlyIf(!t.IsZero(), t.UTC().Format("2006-01-02 15:04:05 UTC")) }
+// FormatTime formats a time, "" for none.
+func FormatTime(t time.Time) string {
+	return onlyIf(!t.IsZero(), t.UTC().Format("2006-01-02 15:04:05 UTC"))
+}
 
 func settings(r receipt.Receipt) []fact {
 	var list []fact

@@ -77,7 +77,7 @@ func each(value any, change func(string) string) any {
 	return value
 }
 
-func cut[T ~string](value T, most int) string {
+func truncate[T ~string](value T, most int) string {
 	text := string(value)
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"
@@ -93,7 +93,7 @@ func LastLines(all []string) string {
 		all = all[left:]
 	}
 	for _, line := range all {
-		b.WriteString(cut(line, mostLine) + "\n")
+		b.WriteString(truncate(line, mostLine) + "\n")
 	}
 	return b.String()
 }

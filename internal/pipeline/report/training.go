@@ -45,7 +45,7 @@ func pictureOf(c chart.Chart, text string) picture {
 }
 
 func trainingOf(r receipt.Receipt) training {
-	result := training{Last: cut(string(r.Metrics), mostText)}
+	result := training{Last: truncate(string(r.Metrics), mostText)}
 	c := r.Curve
 	if c == nil || len(c.Points) == 0 {
 		switch {
@@ -167,7 +167,7 @@ func stepChart(c *metrics.Curve) (chart.Chart, string) {
 	if c.StepTime == 0 {
 		return drawn, "The metrics do not have the time of a step."
 	}
-	return drawn, fmt.Sprintf("Step time: %s, the median of the points.", step(c.StepTime))
+	return drawn, fmt.Sprintf("Step time: %s, the median of the points.", axisStep(c.StepTime))
 }
 
 // rankTimes shows for which rank the others wait.
@@ -178,8 +178,8 @@ func rankTimes(c *metrics.Curve) (bars []meter, more string) {
 	}
 	ranks, more := atMost(c.Ranks, mostTails*mostTails, "ranks")
 	for _, r := range ranks {
-		bars = append(bars, meter{Name: fmt.Sprintf("rank %d", r.Rank), Text: fmt.Sprintf("%s mean, %s longest", step(r.Mean), step(r.Longest)),
-			Class: "plain", Width: percent(r.Mean, slowest)})
+		bars = append(bars, meter{Name: fmt.Sprintf("rank %d", r.Rank), Class: "plain", Width: percent(r.Mean, slowest),
+			Text: fmt.Sprintf("%s mean, %s longest", axisStep(r.Mean), axisStep(r.Longest))})
 	}
 	return bars, more
 }
@@ -196,7 +196,7 @@ func lastLoss(c *metrics.Curve) string {
 	return ""
 }
 
-func step(d time.Duration) string {
+func axisStep(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%.3g ms", float64(d)/float64(time.Millisecond))
 	}

@@ -60,8 +60,8 @@ func Compare(now receipt.Receipt, base string, runs []receipt.Receipt, one bool,
 		least = 1
 	}
 	newest, judged := ValuesOf(same[0]), false
-	for _, c := range judge(now, same, tolerance, least) {
-		there := c.Measure.text(c.Measure.valueIn(newest))
+	for _, c := range judgeWith(now, same, tolerance, least) {
+		there := c.Measure.formatValue(c.Measure.valueIn(newest))
 		if c.Value == "-" && there == "-" {
 			continue
 		}

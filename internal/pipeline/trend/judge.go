@@ -97,11 +97,11 @@ func (c Comparison) String() string {
 // Judge compares a run with the last ten runs of its kind that succeeded. history is sorted from the newest run and may
 // contain the run itself.
 func Judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance) []Comparison {
-	return judge(now, history, tolerance, fewest)
+	return judgeWith(now, history, tolerance, fewest)
 }
 
-// judge is Judge with the number of earlier runs that a verdict needs.
-func judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance, least int) []Comparison {
+// judgeWith is Judge with the number of earlier runs that a verdict needs.
+func judgeWith(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance, least int) []Comparison {
 	var before []receipt.Receipt
 	for _, r := range history {
 		if r.Run != now.Run && r.Verdict == receipt.Succeeded && SameKind(now, r) && len(before) < window {
@@ -121,7 +121,7 @@ func judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance, 
 		if (m == Product || m == Slowest) && math.IsNaN(value) && len(known) == 0 {
 			continue // most runs measure no device
 		}
-		c := Comparison{Measure: m, Value: m.text(value), Median: m.text(median), Runs: len(known), Tolerance: tolerance[m]}
+		c := Comparison{Measure: m, Value: m.formatValue(value), Median: m.formatValue(median), Runs: len(known), Tolerance: tolerance[m]}
 		if m == Loss && values.LossLost {
 			c.Value, c.Worse, c.Regressed = "not finite", Percent(math.MaxInt32), len(known) >= least
 			result = append(result, c)

@@ -116,8 +116,8 @@ func (m Measure) valueIn(v Values) float64 {
 	return math.NaN()
 }
 
-// text formats a value, "-" for none.
-func (m Measure) text(value float64) string {
+// formatValue formats a value, "-" for none.
+func (m Measure) formatValue(value float64) string {
 	switch {
 	case math.IsNaN(value):
 		return "-"

@@ -29,7 +29,7 @@ func (t Trend) SVG() string {
 		for i, v := range t.values(m) {
 			r := t.Runs[i]
 			series.Points = append(series.Points, chart.Point{X: seconds(r.Started), Y: 100 * v / median,
-				Label: fmt.Sprintf("%s: %s %s", r.Run, m, m.text(v))})
+				Label: fmt.Sprintf("%s: %s %s", r.Run, m, m.formatValue(v))})
 		}
 		if !math.IsNaN(median) && median != 0 {
 			c.Series = append(c.Series, series)

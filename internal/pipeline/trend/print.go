@@ -25,7 +25,7 @@ func (t Trend) Print(out io.Writer) error {
 		if math.IsNaN(low) {
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s to %s\n", m, sparkline(values, low, high), m.text(low), m.text(high))
+		fmt.Fprintf(table, "%s\t%s\t%s to %s\n", m, sparkline(values, low, high), m.formatValue(low), m.formatValue(high))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -41,14 +41,14 @@ func (t Trend) Print(out io.Writer) error {
 		case r.Regression != "":
 			verdict = "Regression"
 		}
-		loss := Loss.text(Loss.valueIn(r.Values))
+		loss := Loss.formatValue(Loss.valueIn(r.Values))
 		if r.Values.LossLost {
 			loss = "not finite"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Started.UTC().Format("2006-01-02 15:04"), r.Run, verdict,
-			cmp.Or(r.Commit[:min(len(r.Commit), 10)], "-"), cmp.Or(r.Mode, "-"), Bandwidth.text(Bandwidth.valueIn(r.Values)),
-			StepTime.text(StepTime.valueIn(r.Values)), loss, Goodput.text(Goodput.valueIn(r.Values)),
-			Product.text(Product.valueIn(r.Values)), Slowest.text(Slowest.valueIn(r.Values)))
+			cmp.Or(r.Commit[:min(len(r.Commit), 10)], "-"), cmp.Or(r.Mode, "-"), Bandwidth.formatValue(Bandwidth.valueIn(r.Values)),
+			StepTime.formatValue(StepTime.valueIn(r.Values)), loss, Goodput.formatValue(Goodput.valueIn(r.Values)),
+			Product.formatValue(Product.valueIn(r.Values)), Slowest.formatValue(Slowest.valueIn(r.Values)))
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -147,13 +147,13 @@ func TestTags(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := plan{flavour: r.definition.Flavour, variant: r.variant, varies: r.varies}
-		if (p.varies == "") != (p.tag() == p.flavour) {
-			t.Errorf("tag %s, because %q", p.tag(), p.varies)
+		if (p.varies == "") != (p.imageTag() == p.flavour) {
+			t.Errorf("tag %s, because %q", p.imageTag(), p.varies)
 		}
-		if to := p.buildConfig().Spec.Output.To.Name; to != StreamName+":"+p.tag() {
-			t.Errorf("the build pushes to %s, want tag %s", to, p.tag())
+		if to := p.buildConfig().Spec.Output.To.Name; to != StreamName+":"+p.imageTag() {
+			t.Errorf("the build pushes to %s, want tag %s", to, p.imageTag())
 		}
-		return p.tag()
+		return p.imageTag()
 	}
 	for name, o := range map[string]Options{
 		"cpu": {}, "gpu": {Flavour: "gpu", BuildArgs: []string{"MIRROR=m"}}, "mine": {Folder: folder, Flavour: "mine",

@@ -111,7 +111,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 			took := time.Since(began).Seconds()
 			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, took), "event", "image-built", "image", image.Reference, "seconds", took)
 			if b.variant != "" {
-				b.log.Info(fmt.Sprintf("Its tag is %s, because %s: tag %s stays as it is.", b.tag(), b.varies, b.flavour))
+				b.log.Info(fmt.Sprintf("Its tag is %s, because %s: tag %s stays as it is.", b.imageTag(), b.varies, b.flavour))
 			}
 		}
 		return image, err
@@ -120,11 +120,11 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 
 // prepare collects everything that decides whether to build, and completes the plan. found is the flavour's image, nil for none.
 func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, err error) {
-	files, err := b.definition.scan()
+	files, err := b.definition.scanContext()
 	if err != nil {
 		return nil, err
 	}
-	bases, err := b.definition.Bases(b.inputs.BuildArgs)
+	bases, err := b.definition.BaseImages(b.inputs.BuildArgs)
 	if err != nil {
 		return nil, err
 	}
@@ -145,9 +145,9 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 		})
 	}
 	group.Go(func() error {
-		tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.tag(), metav1.GetOptions{})
+		tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.imageTag(), metav1.GetOptions{})
 		if noSuchAPI(err) || err != nil && !apierrors.IsNotFound(err) {
-			return b.problem(fmt.Errorf("reading imagestreamtag %s/%s:%s: %w", b.namespace, StreamName, b.tag(), err))
+			return b.problem(fmt.Errorf("reading imagestreamtag %s/%s:%s: %w", b.namespace, StreamName, b.imageTag(), err))
 		}
 		if err == nil {
 			found = tag
@@ -176,7 +176,7 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 	b.inputs.Strategy, b.inputs.Dockerfile = string(buildv1.DockerBuildStrategyType), string(b.definition.dockerfile)
 	b.inputs.Context, b.inputs.Bases = files, digests
 	if b.trust != "" {
-		declared := b.definition.Args()
+		declared := b.definition.ArgNames()
 		for _, name := range trustedCAArgs {
 			if slices.Contains(declared, name) {
 				b.passing = append(b.passing, Arg{name, trustedCA})
@@ -250,9 +250,10 @@ func (b *builder) result(ctx context.Context, name string) (Image, error) {
 		return Image{URL: url, Digest: digest, Reference: repository + "@" + digest}, nil
 	}
 	// The builder may have missed the digest in the registry's answer; the stream has it.
-	tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.tag(), metav1.GetOptions{})
+	tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.imageTag(), metav1.GetOptions{})
 	if err != nil {
-		return Image{}, kube.Problem(fmt.Errorf("reading imagestreamtag %s/%s:%s of build %s: %w", b.namespace, StreamName, b.tag(), name, err))
+		return Image{}, kube.Problem(fmt.Errorf("reading imagestreamtag %s/%s:%s of build %s: %w", b.namespace, StreamName, b.imageTag(), name,
+			err))
 	}
 	return imageOf(tag), nil
 }
@@ -262,8 +263,8 @@ func Tagged(namespace, flavour string) string {
 	return openshiftRegistry + "/" + namespace + "/" + StreamName + ":" + flavour
 }
 
-// Built returns the image that was last built for a flavour. Errors: InvalidInput if there is none.
-func Built(ctx context.Context, images imageclient.ImageV1Interface, namespace, flavour string) (Image, error) {
+// LastBuilt returns the image that was last built for a flavour. Errors: InvalidInput if there is none.
+func LastBuilt(ctx context.Context, images imageclient.ImageV1Interface, namespace, flavour string) (Image, error) {
 	name := StreamName + ":" + flavour
 	tag, err := images.ImageStreamTags(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {

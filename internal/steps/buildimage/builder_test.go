@@ -298,10 +298,11 @@ func TestLastBuilt(t *testing.T) {
 	made := tag(t, nil)
 	images := imagefake.NewClientset(made).ImageV1()
 	_, flavour, _ := strings.Cut(made.Name, ":")
-	if image, err := Built(t.Context(), images, made.Namespace, flavour); err != nil || image.Reference != made.Image.DockerImageReference {
+	image, err := LastBuilt(t.Context(), images, made.Namespace, flavour)
+	if err != nil || image.Reference != made.Image.DockerImageReference {
 		t.Errorf("got %v, %v; want %s", image, err, made.Image.DockerImageReference)
 	}
-	_, err := Built(t.Context(), images, made.Namespace, "other")
+	_, err = LastBuilt(t.Context(), images, made.Namespace, "other")
 	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), made.Namespace+"/ml-dev-env:other") {
 		t.Errorf("a flavour that was never built: got %v", err)
 	}

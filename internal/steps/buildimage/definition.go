@@ -166,8 +166,8 @@ func located(err error) error {
 	return err
 }
 
-// Args returns the names of the build arguments that the Dockerfile declares.
-func (d *Definition) Args() []string {
+// ArgNames returns the names of the build arguments that the Dockerfile declares.
+func (d *Definition) ArgNames() []string {
 	all := slices.Clone(d.global)
 	for _, stage := range d.stages {
 		for _, command := range stage.Commands {
@@ -186,8 +186,8 @@ func (d *Definition) Args() []string {
 	return slices.Compact(names)
 }
 
-// Bases returns the images that the FROMs name with these build arguments, without stages and scratch.
-func (d *Definition) Bases(args []Arg) ([]string, error) {
+// BaseImages returns the images that the FROMs name with these build arguments, without stages and scratch.
+func (d *Definition) BaseImages(args []Arg) ([]string, error) {
 	all, err := d.bases(args)
 	var bases []string
 	for _, base := range all {

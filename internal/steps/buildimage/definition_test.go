@@ -51,19 +51,19 @@ func TestBases(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := read(t, test.dockerfile).Bases(test.args)
+			got, err := read(t, test.dockerfile).BaseImages(test.args)
 			if diff := cmp.Diff(test.want, got); diff != "" || err != nil {
 				t.Errorf("bases (-want +got):\n%s%v", diff, err)
 			}
 		})
 	}
-	if _, err := read(t, "ARG BASE\nFROM ${BASE}").Bases(nil); fail.ReasonOf(err) != fail.DockerfileInvalid {
+	if _, err := read(t, "ARG BASE\nFROM ${BASE}").BaseImages(nil); fail.ReasonOf(err) != fail.DockerfileInvalid {
 		t.Errorf("a FROM without an image: %v, want DockerfileInvalid", err)
 	}
 }
 
 func TestArgs(t *testing.T) {
-	got := read(t, "ARG BASE=a\nFROM ${BASE}\nARG B=1 A\nRUN true\nARG BASE").Args()
+	got := read(t, "ARG BASE=a\nFROM ${BASE}\nARG B=1 A\nRUN true\nARG BASE").ArgNames()
 	if diff := cmp.Diff([]string{"A", "B", "BASE"}, got); diff != "" {
 		t.Errorf("args (-want +got):\n%s", diff)
 	}
@@ -173,7 +173,7 @@ func TestPack(t *testing.T) {
 		t.Fatal(err)
 	}
 	var packed bytes.Buffer
-	if err := d.pack(&packed, inputs{Bases: map[string]string{"a": "sha256:1"}}); err != nil {
+	if err := d.writeContext(&packed, inputs{Bases: map[string]string{"a": "sha256:1"}}); err != nil {
 		t.Fatal(err)
 	}
 	zipped, err := gzip.NewReader(&packed)
@@ -232,7 +232,7 @@ func TestFingerprint(t *testing.T) {
 			t.Fatal(err)
 		}
 		in.Dockerfile = string(d.dockerfile)
-		if in.Context, err = d.scan(); err != nil {
+		if in.Context, err = d.scanContext(); err != nil {
 			t.Fatal(err)
 		}
 		return in

@@ -60,10 +60,10 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 		switch {
 		case command.Printed(err):
 			b.notNeeded(ctx, build.Name)
-		case started != nil && last != nil && !ended(last):
+		case started != nil && last != nil && !buildEnded(last):
 			err = errors.Join(err, b.cancelNow(ctx, build.Name))
-		case last != nil && !ended(last):
-			_, left := b.leave(ctx, build.Name, false)
+		case last != nil && !buildEnded(last):
+			_, left := b.stopWaiting(ctx, build.Name, false)
 			err = errors.Join(err, left)
 		}
 		return err
@@ -95,7 +95,7 @@ func (b *builder) endError(ctx context.Context, last *buildv1.Build, blocked err
 		return b.cancelled(ctx, last, blocked, started)
 	}
 	err := b.failure(ctx, last, lines)
-	if started != nil && started.broke() && last.Status.Reason == buildv1.StatusReasonFetchSourceFailed {
+	if started != nil && started.brokeOff() && last.Status.Reason == buildv1.StatusReasonFetchSourceFailed {
 		return notReceivedError{err}
 	}
 	return err
@@ -176,15 +176,15 @@ func (b *builder) cancelNow(ctx context.Context, name string) error {
 func (b *builder) leaveNow(ctx context.Context, name string, whatever bool) (others []string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
-	if others, err = b.leave(ctx, name, whatever); err != nil || len(others) > 0 {
+	if others, err = b.stopWaiting(ctx, name, whatever); err != nil || len(others) > 0 {
 		return others, err
 	}
 	b.log.Info(fmt.Sprintf("Cancelling build %s.", name))
-	return nil, b.watchBuild(ctx, name, func(build *buildv1.Build) (bool, error) { return ended(build), nil })
+	return nil, b.watchBuild(ctx, name, func(build *buildv1.Build) (bool, error) { return buildEnded(build), nil })
 }
 
 func (b *builder) cancel(ctx context.Context, name string) error {
-	_, err := b.leave(ctx, name, true)
+	_, err := b.stopWaiting(ctx, name, true)
 	return err
 }
 
@@ -206,7 +206,7 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 	var quiet silence
 	err = b.watchBuild(ctx, build.Name, func(now *buildv1.Build) (bool, error) {
 		last = now
-		if ended(now) {
+		if buildEnded(now) {
 			return true, nil
 		}
 		// A build that others follow needs its whole folder, which only this step can send.
@@ -217,8 +217,8 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 		}
 		switch {
 		case now.Status.Phase == buildv1.BuildPhaseRunning:
-			copied, line := logs.seen()
-			if silent := quiet.noted(b.now(), copied); silent > 0 {
+			copied, line := logs.copiedSoFar()
+			if silent := quiet.dueReport(b.now(), copied); silent > 0 {
 				b.log.Info(fmt.Sprintf("Build %s is still running; it has printed nothing for %s, last: %s", now.Name, silent.Round(time.Second),
 					shortened(line)))
 			}

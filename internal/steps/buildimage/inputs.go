@@ -57,7 +57,7 @@ func (in inputs) withoutBases() string {
 
 func (in inputs) sortedBases() []string { return slices.Sorted(maps.Keys(in.Bases)) }
 
-func (d *Definition) scan() (files []contextFile, err error) {
+func (d *Definition) scanContext() (files []contextFile, err error) {
 	err = d.walk(func(path string, info fs.FileInfo, link string) error {
 		file := contextFile{Path: path, Link: link}
 		if info.Mode().IsRegular() {
@@ -116,8 +116,8 @@ func (d *Definition) walk(each func(path string, info fs.FileInfo, link string) 
 	return nil
 }
 
-// pack writes the context as a compressed tar, which a binary build expects, with the pinned Dockerfile.
-func (d *Definition) pack(w io.Writer, in inputs) error {
+// writeContext writes the context as a compressed tar, which a binary build expects, with the pinned Dockerfile.
+func (d *Definition) writeContext(w io.Writer, in inputs) error {
 	dockerfile, err := d.pinned(in)
 	if err != nil {
 		return err

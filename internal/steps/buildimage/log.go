@@ -93,8 +93,8 @@ func (l *logFollower) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// seen returns how much of the log has been copied, and its last line.
-func (l *logFollower) seen() (copied int64, last string) {
+// copiedSoFar returns how much of the log has been copied, and its last line.
+func (l *logFollower) copiedSoFar() (copied int64, last string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.lines) > 0 {
@@ -112,8 +112,8 @@ type silence struct {
 // quietTime is how long a build may print nothing before a line reports that it is still running, and again after each such time.
 const quietTime = 2 * time.Minute
 
-// noted returns how long the log has not grown, if it is time to report it, and 0 otherwise.
-func (s *silence) noted(now time.Time, copied int64) time.Duration {
+// dueReport returns how long the log has not grown, if it is time to report it, and 0 otherwise.
+func (s *silence) dueReport(now time.Time, copied int64) time.Duration {
 	if copied != s.copied || s.since.IsZero() {
 		*s = silence{copied, now, now}
 	}

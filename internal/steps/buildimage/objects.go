@@ -45,8 +45,8 @@ func configName(flavour string) string {
 	return StreamName + "-" + strings.ReplaceAll(flavour, ".", "-")
 }
 
-// tag returns the image's tag: the flavour, with the variant if there is one.
-func (p plan) tag() string {
+// imageTag returns the image's tag: the flavour, with the variant if there is one.
+func (p plan) imageTag() string {
 	if p.variant == "" {
 		return p.flavour
 	}
@@ -93,7 +93,7 @@ func (p plan) buildConfig() *buildapply.BuildConfigApplyConfiguration {
 			WithMounts(buildapply.BuildVolumeMount().WithDestinationPath(trustedCADir)))
 	}
 	output := buildapply.BuildOutput().
-		WithTo(corev1.ObjectReference{Kind: "ImageStreamTag", Name: StreamName + ":" + p.tag()}).
+		WithTo(corev1.ObjectReference{Kind: "ImageStreamTag", Name: StreamName + ":" + p.imageTag()}).
 		WithImageLabels(
 			buildapply.ImageLabel().WithName(inputsLabel).WithValue(p.inputs.fingerprint()),
 			buildapply.ImageLabel().WithName(inputsWithoutBasesLabel).WithValue(p.inputs.withoutBases()),

@@ -153,7 +153,7 @@ func (o *Options) request(images fs.FS) (r request, err error) {
 	add(err)
 	if r.definition != nil {
 		add(undeclared(r.definition, r.args))
-		_, err = r.definition.Bases(r.args)
+		_, err = r.definition.BaseImages(r.args)
 		add(err)
 		r.variant, r.varies = o.variant(images, r)
 	}
@@ -223,7 +223,7 @@ func (o *Options) args() ([]Arg, error) {
 // undeclared reports build arguments that the Dockerfile does not declare, which a build would ignore.
 func undeclared(d *Definition, args []Arg) error {
 	var problems []error
-	declared := d.Args()
+	declared := d.ArgNames()
 	for _, arg := range args {
 		if !slices.Contains(declared, arg.Name) {
 			problems = append(problems, fmt.Errorf("build argument %s: the Dockerfile of %s has no such ARG; it has %s", arg.Name, d.Flavour,
@@ -255,7 +255,7 @@ func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, ask
 		out = records(d.Log)
 	}
 	pullSecret := cmp.Or(o.PullSecret, file.Image.BasePullSecret)
-	if bases, err := asked.definition.Bases(asked.args); pullSecret == "" && (err != nil || !internal(bases)) {
+	if bases, err := asked.definition.BaseImages(asked.args); pullSecret == "" && (err != nil || !internal(bases)) {
 		pullSecret = file.Image.PullSecret
 	}
 	if pullSecret == "-" {

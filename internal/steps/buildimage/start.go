@@ -64,8 +64,8 @@ func (s *sending) arrived() bool {
 	}
 }
 
-// broke reports whether the folder may not have reached the build, for a cause that passes.
-func (s *sending) broke() bool {
+// brokeOff reports whether the folder may not have reached the build, for a cause that passes.
+func (s *sending) brokeOff() bool {
 	select {
 	case <-s.ended:
 		return kube.Passes(s.err)
@@ -97,7 +97,7 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 			return nil, nil, kube.Problem(fmt.Errorf("listing builds of buildconfig %s/%s: %w", b.namespace, name, err))
 		}
 		if build := b.running(found.Items); build != nil && !b.force {
-			wanted, err := b.want(ctx, build.Name)
+			wanted, err := b.markWaiting(ctx, build.Name)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -114,7 +114,7 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 				build, err := b.awaitClaimed(ctx, other, claimTime-age)
 				if err == nil && build != nil {
 					var wanted bool
-					if wanted, err = b.want(ctx, build.Name); err == nil && !wanted {
+					if wanted, err = b.markWaiting(ctx, build.Name); err == nil && !wanted {
 						continue
 					}
 				}
@@ -167,14 +167,14 @@ func buildsOf(config string) metav1.ListOptions {
 func (b *builder) running(builds []buildv1.Build) *buildv1.Build {
 	for i := range builds {
 		without := b.former != "" && callerOf(&builds[i]) == b.former // it lacks the folder
-		if b.inputs.buildsTheSame(madeFor(builds[i].Spec.Output)) && !ended(&builds[i]) && !builds[i].Status.Cancelled && !without {
+		if b.inputs.buildsTheSame(madeFor(builds[i].Spec.Output)) && !buildEnded(&builds[i]) && !builds[i].Status.Cancelled && !without {
 			return &builds[i]
 		}
 	}
 	return nil
 }
 
-func ended(build *buildv1.Build) bool {
+func buildEnded(build *buildv1.Build) bool {
 	switch build.Status.Phase {
 	case buildv1.BuildPhaseComplete, buildv1.BuildPhaseFailed, buildv1.BuildPhaseError, buildv1.BuildPhaseCancelled:
 		return true
@@ -275,10 +275,10 @@ var errChanged = errors.New("the BuildConfig was changed at the same moment")
 func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 	name := configName(b.flavour)
 	var folder bytes.Buffer
-	if err := b.definition.pack(&folder, b.inputs); err != nil {
+	if err := b.definition.writeContext(&folder, b.inputs); err != nil {
 		return nil, nil, err
 	}
-	now, err := b.definition.scan()
+	now, err := b.definition.scanContext()
 	if err == nil && !slices.Equal(now, b.inputs.Context) {
 		err = fail.Becausef(fail.InvalidInput, "building %s: its folder has changed since the build was decided; start it again", b.flavour)
 	}

@@ -309,8 +309,8 @@ func FuzzReadDefinition(f *testing.F) {
 	f.Fuzz(func(t *testing.T, dockerfile []byte) {
 		d, err := ReadDefinition("f", fstest.MapFS{"Dockerfile": {Data: dockerfile}})
 		if err == nil {
-			d.Args()
-			_, err = d.Bases([]Arg{{"A", "x"}})
+			d.ArgNames()
+			_, err = d.BaseImages([]Arg{{"A", "x"}})
 		}
 		if err != nil && fail.ReasonOf(err) != fail.DockerfileInvalid {
 			t.Errorf("reason %s: %v", fail.ReasonOf(err), err)
@@ -335,7 +335,7 @@ func TestSilentBuild(t *testing.T) {
 		{3 * quietTime, 6, 0},
 		{4 * quietTime, 6, quietTime},
 	} {
-		if got := quiet.noted(at.Add(test.after), test.copied); got != test.want {
+		if got := quiet.dueReport(at.Add(test.after), test.copied); got != test.want {
 			t.Errorf("after %s with %d bytes: %s, want %s", test.after, test.copied, got, test.want)
 		}
 	}
@@ -343,7 +343,7 @@ func TestSilentBuild(t *testing.T) {
 	if _, err := logs.Write([]byte("a\nPulling image x ...\n")); err != nil {
 		t.Fatal(err)
 	}
-	if copied, last := logs.seen(); copied != 22 || last != "Pulling image x ..." {
+	if copied, last := logs.copiedSoFar(); copied != 22 || last != "Pulling image x ..." {
 		t.Errorf("seen %d bytes, last %q", copied, last)
 	}
 }

@@ -37,14 +37,14 @@ func (b *builder) others(build *buildv1.Build) (names []string) {
 	return slices.Compact(names)
 }
 
-// want writes that this step waits for a build that another caller has started, so that it is not cancelled when that one leaves.
+// markWaiting writes that this step waits for a build that another caller has started, so that it is not cancelled when that one leaves.
 // It returns false if it is cancelled already.
-func (b *builder) want(ctx context.Context, name string) (bool, error) {
+func (b *builder) markWaiting(ctx context.Context, name string) (bool, error) {
 	wanted := true
 	err := b.change(ctx, name, func(build *buildv1.Build) bool {
 		wanted = !build.Status.Cancelled
 		b.annotate(build, b.holder)
-		return wanted && !ended(build)
+		return wanted && !buildEnded(build)
 	})
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -55,14 +55,14 @@ func (b *builder) want(ctx context.Context, name string) (bool, error) {
 	return wanted, nil
 }
 
-// leave writes that this step does not wait for the build any more, and cancels it in the same write if nobody else does, or if
+// stopWaiting writes that this step does not wait for the build any more, and cancels it in the same write if nobody else does, or if
 // whatever is true. Two callers who leave at once conflict, so one of them sees that the other has left.
-func (b *builder) leave(ctx context.Context, name string, whatever bool) (others []string, err error) {
+func (b *builder) stopWaiting(ctx context.Context, name string, whatever bool) (others []string, err error) {
 	err = b.change(ctx, name, func(build *buildv1.Build) bool {
 		others = b.others(build)
 		b.annotate(build, "")
 		build.Status.Cancelled = build.Status.Cancelled || whatever || len(others) == 0
-		return !ended(build)
+		return !buildEnded(build)
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, kube.Problem(fmt.Errorf("leaving build %s/%s: %w", b.namespace, name, err))

@@ -79,7 +79,7 @@ func (c *crowd) phase() buildv1.BuildPhase {
 // follows has a caller wait for the build too.
 func (c *crowd) follows(s *site) *site {
 	c.Helper()
-	if ok, err := s.want(c.Context(), "b"); !ok || err != nil {
+	if ok, err := s.markWaiting(c.Context(), "b"); !ok || err != nil {
 		c.Fatalf("%s wants the build: %t, %v", s.caller, ok, err)
 	}
 	return s
@@ -167,10 +167,10 @@ func TestCancelledBuildIsNotJoined(t *testing.T) {
 	if err := c.caller("one").cancelNow(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := c.caller("two").want(t.Context(), "b"); ok || err != nil {
+	if ok, err := c.caller("two").markWaiting(t.Context(), "b"); ok || err != nil {
 		t.Errorf("joining: %t, %v; want false", ok, err)
 	}
-	if ok, err := c.caller("two").want(t.Context(), "gone"); ok || err != nil {
+	if ok, err := c.caller("two").markWaiting(t.Context(), "gone"); ok || err != nil {
 		t.Errorf("joining a build that is gone: %t, %v; want false", ok, err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // starting is how long an agent may take to answer, and to start its part of a job.
 const starting = 10 * time.Second
 
-// ask is nodes.Ask, except that it waits for every node. silent are the errors of nodes whose agents did not answer in time;
+// ask is nodes.AskAll, except that it waits for every node. silent are the errors of nodes whose agents did not answer in time;
 // other errors are joined.
 func ask[T any](ctx context.Context, set nodes.Set, limit time.Duration, f func(*agent.Client, context.Context) (T, error)) (
 	answers []T, silent map[int]error, err error) {
@@ -28,7 +28,7 @@ func ask[T any](ctx context.Context, set nodes.Set, limit time.Duration, f func(
 	answers = make([]T, len(set))
 	places := set.Places()
 	errs := parallel.Map(set, func(client *agent.Client) error {
-		return nodes.Retry(ctx, func() (err error) {
+		return nodes.RetryUnreachable(ctx, func() (err error) {
 			answers[places[client]], err = f(client, ctx)
 			return err
 		})
@@ -72,5 +72,5 @@ func (c *Check) cutOff(silent map[int]error) error {
 	for _, node := range names {
 		texts = append(texts, silent[node].Error())
 	}
-	return c.broken(names, nil, "%s cannot be reached while the others can: %s", c.named(names), strings.Join(texts, "; "))
+	return c.broken(names, nil, "%s cannot be reached while the others can: %s", c.nodeNames(names), strings.Join(texts, "; "))
 }

@@ -61,7 +61,7 @@ type Check struct {
 // Run checks the network. The report holds all that was measured before an error. Errors: NetworkBroken
 // if ranks do not reach each other, TransportWrong; others are not about the network. A slow network is only a verdict.
 func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
-	defer c.Nodes.Turn(ctx, c.Log, nodes.TurnTime)()
+	defer c.Nodes.WaitForTurn(ctx, c.Log, nodes.TurnTime)()
 	c.began = time.Now()
 	r := &c.report
 	*r = fabric.Report{Nodes: len(c.Nodes)}
@@ -161,7 +161,7 @@ func (c *Check) withoutGPU(out outcome) error {
 	case len(out.withoutGPU) < len(out.ready):
 		slices.Sort(out.withoutGPU)
 		return fail.Advise(fail.Becausef(fail.GPUMissing, "checking the fabric: torch sees no GPU on %s, and does on others",
-			c.named(out.withoutGPU)),
+			c.nodeNames(out.withoutGPU)),
 			"compare the nodes: nvidia-smi in each pod; the driver there may be another one")
 	}
 	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not match the driver. "+
@@ -189,7 +189,7 @@ func (c *Check) expect(rails []rail) {
 		if one > 0 && r.RanksPerNode == 1 {
 			r.Expected = one
 		}
-		c.drive(rails)
+		c.assignGPUs(rails)
 		for i := range rails {
 			r.Rails[i].Expected, r.Rails[i].Far = c.expectedOf(rails[i])
 			// One GPU of each node drives the rail.
@@ -239,8 +239,8 @@ func (c *Check) ranks() (fabric.Backend, int) {
 	return fabric.Gloo, max(1, min(ranksWithoutGPU, given))
 }
 
-// left returns a part of the time that is left for the check.
-func (c *Check) left(part float64) time.Duration {
+// shareOfTimeLeft returns a part of the time that is left for the check.
+func (c *Check) shareOfTimeLeft(part float64) time.Duration {
 	return time.Duration(float64(time.Until(c.began.Add(c.limit()))) * part)
 }
 
@@ -258,7 +258,7 @@ func (c *Check) starting() time.Duration {
 // mainTime is for the job of all ranks; the rest is for finding the faulty node.
 func (c *Check) mainTime() time.Duration {
 	const part = 0.6
-	return c.left(part) + time.Duration((1-part)*float64(c.starting()))
+	return c.shareOfTimeLeft(part) + time.Duration((1-part)*float64(c.starting()))
 }
 
 // joining returns how long the ranks of a job on a pair or rail may take to meet. It cannot be short because the check's time is:
@@ -277,7 +277,7 @@ func (c *Check) hangTime() time.Duration {
 	return c.importing + c.joining() + measuring
 }
 
-func (c *Check) job(name string, places []int, input fabric.Input, bound time.Duration) *job {
+func (c *Check) newJob(name string, places []int, input fabric.Input, bound time.Duration) *job {
 	j := &job{Job: jobs.Job{ID: c.ID + "-" + name}, run: c.RunName, input: input, bound: bound, stall: min(20*time.Second, bound/2)}
 	j.joining = j.stall
 	if input.Backend == fabric.NCCL {
@@ -310,7 +310,7 @@ func (c *Check) together(ctx context.Context, all []*job) ([]outcome, error) {
 	outcomes, errs := make([]outcome, len(all)), make([]error, len(all))
 	var group sync.WaitGroup
 	for k, j := range all {
-		group.Go(func() { outcomes[k], errs[k] = j.do(ctx) })
+		group.Go(func() { outcomes[k], errs[k] = j.runToEnd(ctx) })
 	}
 	group.Wait()
 	var slowest time.Duration
@@ -334,7 +334,7 @@ func (c *Check) whole(bound time.Duration) *job {
 	if len(c.Nodes) > 1 {
 		input.Pairs, input.PairBytes = fabric.Rounds(len(c.Nodes)), pairBytes
 	}
-	j := c.job(name, c.places(), input, bound)
+	j := c.newJob(name, c.places(), input, bound)
 	if input.Backend == fabric.NCCL {
 		j.joining = 30*time.Second + c.starting()
 	}
@@ -350,7 +350,7 @@ func (c *Check) confirmDevices(ctx context.Context) error {
 	const most, least = 0.5, 5 * time.Second // the shortest time that is worth another measurement
 	first := c.report
 	first.Judge()
-	bound := c.left(most)
+	bound := c.shareOfTimeLeft(most)
 	if c.report.Backend != fabric.Gloo || len(first.SlowDevices) == 0 || bound < least {
 		return nil
 	}
@@ -358,7 +358,7 @@ func (c *Check) confirmDevices(ctx context.Context) error {
 	if c.Quick {
 		name = "quick-devices"
 	}
-	out, err := c.do(ctx, c.job(name, c.places(), fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend,
+	out, err := c.do(ctx, c.newJob(name, c.places(), fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend,
 		Sizes: []agent.Bytes{8}, WithoutGPU: fabric.LargestWithoutGPU(), Devices: deviceTime.Seconds()}, bound))
 	if err != nil {
 		return err
@@ -369,7 +369,7 @@ func (c *Check) confirmDevices(ctx context.Context) error {
 
 // places returns all nodes in the order of a training's ranks.
 func (c *Check) places() []int {
-	if order := racks.Order(c.settings.Racks); order != nil {
+	if order := racks.RankOrder(c.settings.Racks); order != nil {
 		return order
 	}
 	var places []int
@@ -480,8 +480,8 @@ func (c *Check) fromTorch(failed cause.Cause) (nccl.Finding, bool) {
 	return finding, ok
 }
 
-// named returns "node 1 (wrk-97)".
-func (c *Check) named(numbers []int) string { return fabric.NodesAt(numbers, c.hostNames()) }
+// nodeNames returns "node 1 (wrk-97)".
+func (c *Check) nodeNames(numbers []int) string { return fabric.NodesAt(numbers, c.hostNames()) }
 
 func (c *Check) hostNames() (names []string) {
 	for _, f := range c.facts {

@@ -31,7 +31,7 @@ func (c *Check) measureHosts(ctx context.Context, rails []rail) error {
 	pairs := fabric.Rounds(len(c.Nodes))[0]
 	const least, most = 5 * time.Second, 10 * time.Second // the time for one of ib_write_bw's measurements
 	for k := range rails {
-		bound := min(most, c.left(0.9))
+		bound := min(most, c.shareOfTimeLeft(0.9))
 		if bound < least {
 			c.Log.Info("There is no time left to measure RDMA between host memories on all rails.")
 			return nil
@@ -54,7 +54,8 @@ func (c *Check) measureHosts(ctx context.Context, rails []rail) error {
 				return nil
 			}
 			if err != nil {
-				c.Log.Warn(fmt.Sprintf("RDMA between the memories of %s was not measured on rail %s: %v.", c.named(pairs[i][:]), rails[k].report, err))
+				c.Log.Warn(fmt.Sprintf("RDMA between the memories of %s was not measured on rail %s: %v.", c.nodeNames(pairs[i][:]),
+					rails[k].report, err))
 				continue
 			}
 			measured[i].Rail = k
@@ -79,7 +80,7 @@ func (w write) do(ctx context.Context) (fabric.Measurement, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.bound)
 	defer cancel()
 	server := w.job(w.pair[1], "server")
-	_, errs := server.Start(ctx, jobs.Same(w.spec(w.pair[1])))
+	_, errs := server.Start(ctx, jobs.SameSpec(w.spec(w.pair[1])))
 	if err := errors.Join(errs...); err != nil {
 		return fabric.Measurement{}, err
 	}

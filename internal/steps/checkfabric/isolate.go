@@ -46,8 +46,8 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	var tried time.Duration
 	for i, pairs := range rounds {
 		const most = 0.9 // of the time left: rails may follow
-		slice := max(c.left(most)/time.Duration(len(rounds)-i+1), c.hangTime())
-		if c.left(most) < slice {
+		slice := max(c.shareOfTimeLeft(most)/time.Duration(len(rounds)-i+1), c.hangTime())
+		if c.shareOfTimeLeft(most) < slice {
 			untried += len(pairs)
 			continue
 		}
@@ -97,10 +97,10 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	for _, pair := range bad {
 		texts = append(texts, pair.String())
 	}
-	what := fmt.Sprintf("%s: the pairs %s do not answer within %s%s", c.named(faulty), strings.Join(texts, ", "), tried.Round(time.Second),
+	what := fmt.Sprintf("%s: the pairs %s do not answer within %s%s", c.nodeNames(faulty), strings.Join(texts, ", "), tried.Round(time.Second),
 		onRails(names))
 	if len(c.Nodes) == 2 {
-		what = fmt.Sprintf("%s do not reach each other within %s%s", c.named(faulty), tried.Round(time.Second), onRails(names))
+		what = fmt.Sprintf("%s do not reach each other within %s%s", c.nodeNames(faulty), tried.Round(time.Second), onRails(names))
 	}
 	if f, ok := c.cause(); ok {
 		what += fmt.Sprintf("; %s on %s: %s", f.Reason, f.Host, f.Cause)
@@ -132,10 +132,10 @@ func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound ti
 	if c.report.Backend == fabric.Gloo {
 		ranks = 1
 	}
-	j := c.job(fmt.Sprintf("pair-%d-%s-%d", round, pair, on+1), pair[:], fabric.Input{RanksPerNode: ranks, Backend: c.report.Backend,
+	j := c.newJob(fmt.Sprintf("pair-%d-%s-%d", round, pair, on+1), pair[:], fabric.Input{RanksPerNode: ranks, Backend: c.report.Backend,
 		Sizes: []agent.Bytes{8, 1 << 20}, WithoutGPU: fabric.LargestWithoutGPU()}, bound)
 	if on != noRail {
-		j.own = append(j.own, func(node int, input *fabric.Input, env map[string]string) { c.only(rails[on], node, input, env) })
+		j.own = append(j.own, func(node int, input *fabric.Input, env map[string]string) { c.limitToRail(rails[on], node, input, env) })
 	}
 	return j
 }
@@ -143,7 +143,7 @@ func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound ti
 // faultyRails returns the rails on which a broken pair fails. If it fails on all rails, none is named.
 func (c *Check) faultyRails(ctx context.Context, rails []rail, pair fabric.Pair) ([]string, error) {
 	const least, most = 8 * time.Second, 0.9 // the shortest time that is worth a job on one rail
-	bound := c.left(most)
+	bound := c.shareOfTimeLeft(most)
 	if bound < max(least, c.hangTime()) {
 		return nil, nil
 	}

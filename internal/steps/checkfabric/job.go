@@ -37,8 +37,8 @@ type job struct {
 // ownPart adds what one member has to the input, and to the variables of its ranks.
 type ownPart func(node int, input *fabric.Input, env map[string]string)
 
-// do runs the job to its end, within its bound. Its error is not about the network: the job could not be started, or ctx ended.
-func (j *job) do(ctx context.Context) (outcome, error) {
+// runToEnd runs the job to its end, within its bound. Its error is not about the network: the job could not be started, or ctx ended.
+func (j *job) runToEnd(ctx context.Context) (outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if unreachable, err := j.start(ctx); err != nil || len(unreachable) > 0 {

@@ -44,8 +44,8 @@ func (c *Check) rails() (rails []rail) {
 	return rails
 }
 
-// drive chooses the GPU of each node that drives each rail: the nearest one, and of equally near ones the least used.
-func (c *Check) drive(rails []rail) {
+// assignGPUs chooses the GPU of each node that drives each rail: the nearest one, and of equally near ones the least used.
+func (c *Check) assignGPUs(rails []rail) {
 	for node := range c.Nodes {
 		used := make([]int, c.report.RanksPerNode)
 		for k := range rails {
@@ -113,8 +113,8 @@ func interfaces(rails []rail, node int) (names []string) {
 	return names
 }
 
-// only limits a node's ranks to the rail. They meet on the pod's interface, so that a dead rail does not keep them from starting.
-func (c *Check) only(r rail, node int, input *fabric.Input, env map[string]string) {
+// limitToRail limits a node's ranks to the rail. They meet on the pod's interface, so that a dead rail does not keep them from starting.
+func (c *Check) limitToRail(r rail, node int, input *fabric.Input, env map[string]string) {
 	port := r.ports[node]
 	if input.Backend == fabric.Gloo {
 		env[nccl.GlooInterface] = port.Port.Netdev
@@ -130,18 +130,18 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 	groups := turns(rails)
 	sizes, _ := fabric.Sizes(c.report.Backend, false)
 	for i, group := range groups {
-		bound := max(c.left(most)/time.Duration(len(groups)-i+1), c.hangTime())
-		if c.left(most) < bound {
+		bound := max(c.shareOfTimeLeft(most)/time.Duration(len(groups)-i+1), c.hangTime())
+		if c.shareOfTimeLeft(most) < bound {
 			c.Log.Info("There is no time left to measure all rails one by one.")
 			return nil
 		}
 		var jobs []*job
 		for _, k := range group {
-			j := c.job(fmt.Sprintf("rail-%d", k), c.places(), fabric.Input{RanksPerNode: 1, Backend: c.report.Backend, Sizes: sizes[len(sizes)-2:]},
-				bound)
+			input := fabric.Input{RanksPerNode: 1, Backend: c.report.Backend, Sizes: sizes[len(sizes)-2:]}
+			j := c.newJob(fmt.Sprintf("rail-%d", k), c.places(), input, bound)
 			j.own = append(j.own, func(node int, input *fabric.Input, env map[string]string) {
 				input.FirstDevice = rails[k].gpus[node]
-				c.only(rails[k], node, input, env)
+				c.limitToRail(rails[k], node, input, env)
 			})
 			jobs = append(jobs, j)
 		}

@@ -69,7 +69,7 @@ func TestRails(t *testing.T) {
 		{fabric.Gloo, 1, map[string]string{"GLOO_SOCKET_IFNAME": "net2"}},
 	} {
 		env := map[string]string{}
-		check.only(rails[1], test.node, &fabric.Input{Backend: test.backend}, env)
+		check.limitToRail(rails[1], test.node, &fabric.Input{Backend: test.backend}, env)
 		if diff := cmp.Diff(test.want, env); diff != "" {
 			t.Errorf("%s on node %d (-want +got):\n%s", test.backend, test.node, diff)
 		}

@@ -31,13 +31,13 @@ func (p *probe) admission(ctx context.Context) []Check {
 		return checks
 	}
 	if p.rdma {
-		rdma := p.try(ctx, agent.RDMA, account)
+		rdma := p.tryAdmission(ctx, agent.RDMA, account)
 		checks = append(checks, p.judge(ctx, rdma, BlockedRDMA)...)
 		if rdma.refused == nil {
 			return checks
 		}
 	}
-	return append(checks, p.judge(ctx, p.try(ctx, agent.TCP, account), Blocked)...)
+	return append(checks, p.judge(ctx, p.tryAdmission(ctx, agent.TCP, account), Blocked)...)
 }
 
 // account returns the account for the dry runs, empty if there can be none. provision may have to create the
@@ -81,7 +81,7 @@ type trial struct {
 	unknown error
 }
 
-func (p *probe) try(ctx context.Context, mode agent.Mode, account string) trial {
+func (p *probe) tryAdmission(ctx context.Context, mode agent.Mode, account string) trial {
 	set := p.objects[mode].StatefulSet
 	t := trial{mode: mode, account: account, asked: p.pod(mode, account)}
 	var err error

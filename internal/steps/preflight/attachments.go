@@ -48,7 +48,7 @@ func (p *probe) attachment(ctx context.Context, name string) (*attachment.Defini
 	switch {
 	case apierrors.IsNotFound(err):
 		next := fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the cluster file; %s prints "+
-			"what each must have", namespace, p.admin())
+			"what each must have", namespace, p.adminCommand())
 		if namespace == p.Request.Namespace {
 			next = p.copies() + " prints copies of those in namespace default; or correct network.rdma.attachments in the cluster file"
 		}
@@ -61,7 +61,7 @@ func (p *probe) attachment(ctx context.Context, name string) (*attachment.Defini
 }
 
 // copies returns the command that prints the attachments for the environment's namespace.
-func (p *probe) copies() string { return p.admin("--attachments=copy") }
+func (p *probe) copies() string { return p.adminCommand("--attachments=copy") }
 
 func (p *probe) judgeAttachment(check string, a attachment.Definition) Check {
 	resources := p.file.Network.RDMA.Resources

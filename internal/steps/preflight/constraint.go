@@ -39,8 +39,8 @@ func grantConstraint(scc, account, namespace string) string {
 }
 
 func (p *probe) mayUse(ctx context.Context, account, scc string) (bool, error) {
-	return p.may(ctx, account, authorizationv1.ResourceAttributes{Verb: "use", Group: securityGroup, Resource: "securitycontextconstraints",
-		Name: scc})
+	return p.isAllowed(ctx, account, authorizationv1.ResourceAttributes{
+		Verb: "use", Group: securityGroup, Resource: "securitycontextconstraints", Name: scc})
 }
 
 // constraint names the security context constraint that admits the pod, and checks that the nodes' pods may use it. A

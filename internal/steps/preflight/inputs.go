@@ -143,7 +143,7 @@ func (p *probe) environment(ctx context.Context) []Check {
 			id = person.ID
 		}
 	}
-	busy := held.Look(ctx, found)
+	busy := held.ReadHolder(ctx, found)
 	free := found.DeletionTimestamp != nil || busy.Holder.ID == "" || busy.Replaceable()
 	status := Warning
 	if p.own != nil && p.value("on-busy") != "wait" {
@@ -153,9 +153,9 @@ func (p *probe) environment(ctx context.Context) []Check {
 	case free:
 		return []Check{newCheck(name, OK, "", "%s was left behind; provision releases it", p.Request.Name)}
 	case busy.Holder.ID == id:
-		return []Check{newCheck(name, OK, "", "%s: %s", p.Request.Name, busy.State())}
+		return []Check{newCheck(name, OK, "", "%s: %s", p.Request.Name, busy.Describe())}
 	}
-	return []Check{newCheck(name, status, busy.Next(), "%s: %s", p.Request.Name, busy.State()).because(fail.EnvironmentBusy)}
+	return []Check{newCheck(name, status, busy.NextStep(), "%s: %s", p.Request.Name, busy.Describe()).because(fail.EnvironmentBusy)}
 }
 
 // idle lists the environments of the namespace that persons keep and do not use: their GPUs are missing elsewhere. What cannot be
@@ -201,7 +201,7 @@ func (p *probe) files(commit git.Listing) (checks []Check) {
 		seen, submodule := commit.Lacks(file.Path), commit.Submodule(file.Path)
 		switch {
 		case seen != "":
-			checks = append(checks, newCheck(file.Param, Blocked, file.Next(commit.Has), "%q: %s", file.Value, seen).because(file.Missing))
+			checks = append(checks, newCheck(file.Param, Blocked, file.NextStep(commit.Has), "%q: %s", file.Value, seen).because(file.Missing))
 		case submodule != "" && p.value("submodules") == "false":
 			checks = append(checks, newCheck(file.Param, Blocked, "--param=submodules=true",
 				"%q: it is in the submodule %s, and param submodules is false", file.Value, submodule).because(file.Missing))

@@ -38,8 +38,8 @@ type booted struct {
 	rebooting bool
 }
 
-// of names the nodes.
-func (b booted) of() string { return humanize.First(b.nodes, 8) }
+// nodeNames names the nodes.
+func (b booted) nodeNames() string { return humanize.First(b.nodes, 8) }
 
 // readConfigs returns the configurations of the nodes that the pods may run on, sorted by name.
 func (p *probe) readConfigs(ctx context.Context) ([]booted, error) {
@@ -96,18 +96,18 @@ func (p *probe) passesThrough(name string, config booted) Check {
 	switch {
 	case config.name == "":
 		return newCheck(name, Unknown, "mlenv rdma, once the nodes are up", "%s: no machine configuration is named; only a pod sees the "+
-			"kernel's command line", config.of())
+			"kernel's command line", config.nodeNames())
 	case config.err != nil:
-		return unread(name, fmt.Sprintf("machine configuration %s of %s", config.name, config.of()), config.err)
+		return unread(name, fmt.Sprintf("machine configuration %s of %s", config.name, config.nodeNames()), config.err)
 	}
 	list, _, _ := unstructured.NestedStringSlice(config.object.Object, "spec", "kernelArguments")
 	// An entry may hold several arguments.
 	arguments := strings.Fields(strings.Join(list, " "))
 	if slices.Contains(arguments, passThrough) {
-		return newCheck(name, OK, "", "%s booted with %s (%s)", config.of(), passThrough, config.name)
+		return newCheck(name, OK, "", "%s booted with %s (%s)", config.nodeNames(), passThrough, config.name)
 	}
-	return newCheck(name, Warning, p.admin()+" (a MachineConfig for the nodes' pool, which reboots them); mlenv rdma shows the running "+
-		"kernel's command line",
-		"%s booted without %s (%s has %s): RDMA may fail with IBV_WC_LOC_PROT_ERR or be slow", config.of(), passThrough, config.name,
+	return newCheck(name, Warning, p.adminCommand()+
+		" (a MachineConfig for the nodes' pool, which reboots them); mlenv rdma shows the running kernel's command line",
+		"%s booted without %s (%s has %s): RDMA may fail with IBV_WC_LOC_PROT_ERR or be slow", config.nodeNames(), passThrough, config.name,
 		humanize.Count(len(arguments), "kernel argument"))
 }

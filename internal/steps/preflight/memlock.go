@@ -175,12 +175,12 @@ func (p *probe) decideLock(ctx context.Context) {
 	}
 	before := p.Request
 	p.Request.Cluster.Security.IPCLock = true
-	if err := p.build(agent.RDMA); err == nil {
+	if err := p.buildObjects(agent.RDMA); err == nil {
 		p.lock.scc, p.lock.refused = p.allowsLock(ctx)
 	}
 	if p.lock.scc == "" {
 		p.Request = before
-		_ = p.build(agent.RDMA) // as it was built before
+		_ = p.buildObjects(agent.RDMA) // as it was built before
 	}
 }
 
@@ -205,7 +205,7 @@ func (p *probe) nodesLimits() *locking {
 		case rdma.Memlock{Hard: limit}.Enough():
 			l.enough += len(config.nodes)
 		default:
-			l.short = append(l.short, fmt.Sprintf("%s on %s (%s)", limit, config.of(), config.name))
+			l.short = append(l.short, fmt.Sprintf("%s on %s (%s)", limit, config.nodeNames(), config.name))
 		}
 	}
 	return &l
@@ -217,7 +217,7 @@ func (p *probe) allowsLock(ctx context.Context) (scc, refused string) {
 	if account != p.file.Security.ServiceAccount {
 		return "", ""
 	}
-	t := p.try(ctx, agent.RDMA, account)
+	t := p.tryAdmission(ctx, agent.RDMA, account)
 	none := "no security context constraint that service account " + account + " may use allows IPC_LOCK"
 	switch {
 	case t.refused != nil && t.refused.Reason == fail.SecurityRefused:
@@ -279,7 +279,7 @@ func (p *probe) memoryLock(pod *corev1.Pod) Check {
 	case root && lock:
 		return newCheck(name, OK, "", "IPC_LOCK is effective: any amount may be locked")
 	case lock:
-		return newCheck(name, Warning, "use a constraint that lets the pod run as root, or have the nodes' memlock raised: "+p.admin(),
+		return newCheck(name, Warning, "use a constraint that lets the pod run as root, or have the nodes' memlock raised: "+p.adminCommand(),
 			"IPC_LOCK is not effective for a user that is not root: as much may be locked as CRI-O's limit allows")
 	case p.lock == nil || len(p.lock.short) == 0 && p.lock.unread != "":
 		return unknown
@@ -291,6 +291,6 @@ func (p *probe) memoryLock(pod *corev1.Pod) Check {
 		status = Warning
 	}
 	return newCheck(name, status, fmt.Sprintf("%s (a constraint that allows it), or %s (no limit; it reboots the pool)",
-		p.admin("--scc="+admin.OwnSCC), p.admin("--reboot-pool="+admin.DefaultPool)),
+		p.adminCommand("--scc="+admin.OwnSCC), p.adminCommand("--reboot-pool="+admin.DefaultPool)),
 		"the pod has no IPC_LOCK, and %s: registering memory would fail with ENOMEM; %s", p.lock.without(), allows)
 }

@@ -70,7 +70,7 @@ func (p *probe) capacity(ctx context.Context, candidate diagnose.Candidate) capa
 	var pods []corev1.Pod
 	pods, c.unknown = p.podsOn(ctx, candidate.Name)
 	for _, name := range p.counted() {
-		request, has := diagnose.RequestOf(p.spec(), name), candidate.Node.Status.Allocatable[name]
+		request, has := diagnose.RequestOf(p.podSpec(), name), candidate.Node.Status.Allocatable[name]
 		all, known := candidate.Node.Status.Capacity[name] // while a device plugin restarts, nothing of it can be allocated
 		if !known {
 			all = has
@@ -103,7 +103,7 @@ func (p *probe) capacity(ctx context.Context, candidate diagnose.Candidate) capa
 		c.devices = append(c.devices, text)
 	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		request, has := diagnose.RequestOf(p.spec(), name), candidate.Node.Status.Allocatable[name]
+		request, has := diagnose.RequestOf(p.podSpec(), name), candidate.Node.Status.Allocatable[name]
 		if has.Cmp(request) < 0 {
 			c.small = append(c.small, name)
 			c.devices = append(c.devices, fmt.Sprintf("%s %s (want %s)", name, has.String(), request.String()))

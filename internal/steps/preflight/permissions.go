@@ -21,8 +21,8 @@ import (
 // fewRights is how many rights are granted one by one rather than with the whole Role.
 const fewRights = 3
 
-// may reviews whether an account may do something, with a review that needs only a Role; the account "" is the caller.
-func (p *probe) may(ctx context.Context, account string, a authorizationv1.ResourceAttributes) (bool, error) {
+// isAllowed reviews whether an account may do something, with a review that needs only a Role; the account "" is the caller.
+func (p *probe) isAllowed(ctx context.Context, account string, a authorizationv1.ResourceAttributes) (bool, error) {
 	if account == "" {
 		a.Namespace = p.Request.Namespace
 		return kube.IMay(ctx, p.Clients.Kube, a)
@@ -47,7 +47,7 @@ func (p *probe) permissions(ctx context.Context) []Check {
 func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.PolicyRule, lacking Status) Check {
 	rights := p.useful(rules)
 	may := func(ctx context.Context, asked authorizationv1.ResourceAttributes) (bool, error) {
-		return p.may(ctx, p.ServiceAccount, asked)
+		return p.isAllowed(ctx, p.ServiceAccount, asked)
 	}
 	missing, err := kube.Refused(ctx, may, rights)
 	if err != nil {

@@ -120,7 +120,7 @@ func expectedBefore(ctx context.Context, client kubernetes.Interface, p Plan) (e
 // order returns the order that ranks would have on the free nodes, and what it saves.
 func (p Plan) order() string {
 	names := map[string][]string{} // by rack
-	order := racks.Order(p.Racks)
+	order := racks.RankOrder(p.Racks)
 	var listed []string
 	for i := range p.FreeNodes {
 		if order != nil {

@@ -130,8 +130,8 @@ func Run(ctx context.Context, d Deps, o Options) (report Report, err error) {
 		return report, report.Err()
 	}
 	var text strings.Builder
-	if report.fine() {
-		fmt.Fprintln(&text, report.brief())
+	if report.needsNoAttention() {
+		fmt.Fprintln(&text, report.oneLine())
 	} else {
 		report.Print(&text)
 	}
@@ -210,7 +210,7 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 	if p.Invalid != nil {
 		return p, fail.Because(fail.InvalidInput, p.Invalid)
 	}
-	if err := p.build(agent.TCP); err != nil {
+	if err := p.buildObjects(agent.TCP); err != nil {
 		return p, err
 	}
 	p.decideRDMA(ctx)
@@ -224,7 +224,7 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 		if err != nil {
 			return nil, err
 		}
-		found := diagnose.Candidates(list.Items, p.spec())
+		found := diagnose.Candidates(list.Items, p.podSpec())
 		for i := range found {
 			if c := &found[i]; p.Request.Queue != "" && c.Reason == fail.NodeTainted { // Kueue adds its flavours' tolerations
 				c.Final, c.Next = false, "nothing, if a ResourceFlavor of the queue has the toleration; else "+c.Next
@@ -244,8 +244,8 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 	return p, nil
 }
 
-// build builds the objects in a mode. provision decides about storage auto; no check of the pods depends on it.
-func (p *probe) build(mode agent.Mode) error {
+// buildObjects builds the objects in a mode. provision decides about storage auto; no check of the pods depends on it.
+func (p *probe) buildObjects(mode agent.Mode) error {
 	r := p.Request
 	r.Mode = mode
 	if p.shared() {
@@ -289,7 +289,7 @@ func (p *probe) decideRDMA(ctx context.Context) {
 		decide(Warning, "mlenv validate prints all obsolete values of the cluster file", "%s of the cluster file is obsolete: %s",
 			obsolete[0].Field, obsolete[0].Detail)
 	}
-	if err := p.build(agent.RDMA); err != nil {
+	if err := p.buildObjects(agent.RDMA); err != nil {
 		decide(BlockedRDMA, fail.NextOf(err), "%s", oneLine(err.Error()))
 		return
 	}
@@ -320,14 +320,14 @@ func provesRDMA(r receipt.Receipt) bool {
 		r.Fabric.Network != nil && slices.Contains([]nccl.Transport{nccl.RDMAHost, nccl.RDMAGPU}, r.Fabric.Network.Transport)
 }
 
-// admin returns the command with which an administrator prepares this namespace.
-func (p *probe) admin(flags ...string) string {
+// adminCommand returns the command with which an administrator prepares this namespace.
+func (p *probe) adminCommand(flags ...string) string {
 	return strings.Join(append([]string{"mlenv", "admin", "clusters/" + p.file.Cluster.Name + ".yaml", "-n", p.Request.Namespace}, flags...),
 		" ")
 }
 
-// spec returns the spec of the nodes' pods, in mode rdma if it is examined.
-func (p *probe) spec() *corev1.PodSpec {
+// podSpec returns the spec of the nodes' pods, in mode rdma if it is examined.
+func (p *probe) podSpec() *corev1.PodSpec {
 	mode := agent.TCP
 	if p.rdma {
 		mode = agent.RDMA

@@ -51,7 +51,7 @@ type demand struct {
 }
 
 func (p *probe) demand(ctx context.Context) demand {
-	d := demand{pods: int64(p.Request.Nodes), spec: p.spec(), limits: p.spec().DeepCopy()}
+	d := demand{pods: int64(p.Request.Nodes), spec: p.podSpec(), limits: p.podSpec().DeepCopy()}
 	for _, containers := range [][]corev1.Container{d.limits.InitContainers, d.limits.Containers} {
 		for i := range containers {
 			containers[i].Resources.Requests = containers[i].Resources.Limits

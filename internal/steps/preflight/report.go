@@ -130,9 +130,9 @@ func (r Report) withStatus(status Status) []Check {
 	return slices.DeleteFunc(slices.Clone(r.Checks), func(c Check) bool { return c.Status != status })
 }
 
-// fine reports whether the checks need no attention: nothing blocks the environment, or RDMA that the cluster file
+// needsNoAttention reports whether the checks need no attention: nothing blocks the environment, or RDMA that the cluster file
 // enables, and warnings are only about single nodes, of which there are enough.
-func (r Report) fine() bool {
+func (r Report) needsNoAttention() bool {
 	return r.Err() == nil && !slices.ContainsFunc(r.Checks, func(c Check) bool {
 		switch c.Status {
 		case BlockedRDMA:
@@ -144,8 +144,8 @@ func (r Report) fine() bool {
 	})
 }
 
-// brief returns a report without problems in one line.
-func (r Report) brief() string {
+// oneLine returns a report without problems in one line.
+func (r Report) oneLine() string {
 	mode, _ := r.Mode()
 	parts := []string{string(mode)}
 	if len(r.free) > 0 {

@@ -22,8 +22,9 @@ type assignments struct {
 	since          []time.Time
 }
 
-// see takes the pods that the environment has now. Pods that are gone keep what they had, because a failed start releases all of them.
-func (a *assignments) see(request objects.Request, pods []*corev1.Pod) {
+// recordPods takes the pods that the environment has now. Pods that are gone keep what they had, because a failed start releases all of
+// them.
+func (a *assignments) recordPods(request objects.Request, pods []*corev1.Pod) {
 	if a == nil {
 		return
 	}

@@ -35,8 +35,8 @@ func TestAssignments(t *testing.T) {
 		{"none yet", nil, &receipt.GPUs{Count: 8}},
 	} {
 		a := &assignments{began: began}
-		a.see(objects.Request{Nodes: 2, GPUsPerNode: new(4)}, tc.pods)
-		a.see(objects.Request{Nodes: 2, GPUsPerNode: new(4)}, nil) // they were released
+		a.recordPods(objects.Request{Nodes: 2, GPUsPerNode: new(4)}, tc.pods)
+		a.recordPods(objects.Request{Nodes: 2, GPUsPerNode: new(4)}, nil) // they were released
 		if diff := cmp.Diff(tc.want, a.gpus(at(100))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
 		}

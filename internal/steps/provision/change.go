@@ -118,7 +118,7 @@ func (p *provisioner) refuseRunning(ctx context.Context, live *appsv1.StatefulSe
 			return nil
 		}
 		var facts agent.Facts
-		err := nodes.Retry(ctx, func() (err error) {
+		err := nodes.RetryUnreachable(ctx, func() (err error) {
 			facts, err = client.Facts(ctx)
 			return err
 		})

@@ -27,7 +27,7 @@ const resolveTime = time.Minute
 func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credentials) error {
 	set := p.environment().FirstNodes(p.request.Nodes, credentials)
 	defer set.Close()
-	facts, err := nodes.Ask(ctx, set, (*agent.Client).Facts)
+	facts, err := nodes.AskAll(ctx, set, (*agent.Client).Facts)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts [
 	if err != nil {
 		return err
 	}
-	prepared.Log(p.log)
+	prepared.LogSettings(p.log)
 	return nil
 }
 
@@ -177,7 +177,7 @@ func (p *provisioner) checkNames(ctx context.Context, set nodes.Set) error {
 			}
 		}
 		// DNS remembers a name that was looked up too early as unknown for a while.
-		err := nodes.Retry(ctx, func() error {
+		err := nodes.RetryUnreachable(ctx, func() error {
 			answer, err := client.Resolve(ctx, wanted)
 			if err != nil {
 				return err

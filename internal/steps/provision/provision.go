@@ -183,9 +183,9 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		fmt.Errorf("the start-timeout of %s has passed", p.options.StartTimeout))
 	defer cancel()
 	began := time.Now()
-	take := p.lease().Take
+	take := p.lease().Acquire
 	if p.options.OnBusy == "wait" {
-		take = p.lease().TakeWhenFree
+		take = p.lease().AcquireWhenFree
 	}
 	held, err := take(ctx, p.leaseRequest())
 	if err != nil {
@@ -200,7 +200,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	working, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
 	go func() {
-		if err := held.Lost(working); isLost(err) {
+		if err := held.WaitLost(working); isLost(err) {
 			lose(err)
 		}
 	}()
@@ -370,7 +370,7 @@ func (p *provisioner) rackLevel(ctx context.Context, live *appsv1.StatefulSet) s
 // longer what it was.
 func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet, certs objects.Certificates,
 	credentials agent.Credentials) (pods []*corev1.Pod, changed bool, err error) {
-	want, err := objects.Build(p.request, held.Owner(), certs)
+	want, err := objects.Build(p.request, held.OwnerReference(), certs)
 	if err != nil {
 		return nil, false, err
 	}

@@ -345,7 +345,7 @@ func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t).withRun(day())
 			killed := p.provisioner()
-			held, err := killed.lease().Take(t.Context(), killed.leaseRequest())
+			held, err := killed.lease().Acquire(t.Context(), killed.leaseRequest())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -353,7 +353,7 @@ func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			built, err := objects.Build(killed.request, held.Owner(), made)
+			built, err := objects.Build(killed.request, held.OwnerReference(), made)
 			if err != nil {
 				t.Fatal(err)
 			}

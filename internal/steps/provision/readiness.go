@@ -30,12 +30,12 @@ type readiness struct {
 	answered map[types.UID]bool
 }
 
-// ask starts to ask the pods that have an address and were not asked before.
-func (r *readiness) ask(ctx context.Context, pods []*corev1.Pod) {
+// askNewPods starts to ask the pods that have an address and were not asked before.
+func (r *readiness) askNewPods(ctx context.Context, pods []*corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pods = pods
-	r.p.assigned.see(r.p.request, pods)
+	r.p.assigned.recordPods(r.p.request, pods)
 	byName := map[string]*corev1.Pod{}
 	for _, pod := range pods {
 		byName[pod.Name] = pod
@@ -84,9 +84,9 @@ func (r *readiness) wait(ctx context.Context, node int, pod *corev1.Pod) {
 	r.changed()
 }
 
-// all returns the pods, and reports whether all nodes' can be used: they are ready, or their agents answer and the image's digest
+// allReady returns the pods, and reports whether all nodes' can be used: they are ready, or their agents answer and the image's digest
 // is known.
-func (r *readiness) all() ([]*corev1.Pod, bool) {
+func (r *readiness) allReady() ([]*corev1.Pod, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	usable, isReady := 0, 0

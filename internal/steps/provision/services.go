@@ -91,7 +91,7 @@ func (p *provisioner) applyNodeZero(ctx context.Context, want *corev1.Service, o
 func (p *provisioner) applyRoutes(ctx context.Context, want []*routev1.Route, owner metav1.OwnerReference) error {
 	routes := p.routes.Routes(p.request.Namespace)
 	for _, s := range agent.Services() {
-		name := p.request.Names().Route(s.Name)
+		name := p.request.Names().RouteName(s.Name)
 		i := slices.IndexFunc(want, func(r *routev1.Route) bool { return r.Name == name })
 		found, err := routes.Get(ctx, name, metav1.GetOptions{})
 		switch isOurs := err == nil && p.ours(found, owner); {
@@ -209,7 +209,7 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 			continue
 		}
 		where := fmt.Sprintf("http://%s:%d%s", names.LocalHost(p.request.Cluster.Cluster.API), s.Port, s.Path)
-		if host := p.hosts[names.Route(s.Name)]; host != "" {
+		if host := p.hosts[names.RouteName(s.Name)]; host != "" {
 			where += " or https://" + host + s.Path
 		}
 		p.log.Info(fmt.Sprintf("  %s: %s with the %s that this shows: %s", s.Name, where, s.Credential, names.ShowCredential(s)))

@@ -118,7 +118,7 @@ func probeClaim(r objects.Request, held *lease.Hold) *corev1.PersistentVolumeCla
 	class := r.Cluster.Storage.ClassRWX
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name + "-storage-probe", Namespace: r.Namespace, Labels: objects.Labels(r.Name),
-			OwnerReferences: []metav1.OwnerReference{held.Owner()}},
+			OwnerReferences: []metav1.OwnerReference{held.OwnerReference()}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: &class,
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},

@@ -81,7 +81,7 @@ func TestStorageAuto(t *testing.T) {
 				if tc.change != nil {
 					tc.change(step)
 				}
-				held, err := step.lease().Take(t.Context(), step.leaseRequest())
+				held, err := step.lease().Acquire(t.Context(), step.leaseRequest())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -118,7 +118,7 @@ func TestStorageAutoWaitsForTheServer(t *testing.T) {
 		p.kube.PrependReactor("list", "persistentvolumeclaims", away(0))
 		p.kube.PrependReactor("get", "persistentvolumeclaims", away(30*time.Second))
 		step := p.provisioner(func(s *provisioner) { s.request.Storage = cluster.AutoStorage })
-		held, err := step.lease().Take(t.Context(), step.leaseRequest())
+		held, err := step.lease().Acquire(t.Context(), step.leaseRequest())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestStorageAutoToldToEnd(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p.probe = func(*corev1.PersistentVolumeClaim) *corev1.Event { cancel(); return nil }
 		step := p.provisioner(func(s *provisioner) { s.request.Storage = cluster.AutoStorage })
-		held, err := step.lease().Take(t.Context(), step.leaseRequest())
+		held, err := step.lease().Acquire(t.Context(), step.leaseRequest())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -61,7 +61,7 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 	agents := &readiness{p: p, credentials: credentials, changed: poke, answered: map[types.UID]bool{}}
 	watches.Go(func() {
 		stop(p.environment().WatchPods(watching, func(pods []*corev1.Pod) (bool, error) {
-			agents.ask(watching, pods)
+			agents.askNewPods(watching, pods)
 			poke()
 			return false, nil
 		}))
@@ -83,7 +83,7 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 		case <-watching.Done():
 			return nil, p.notReady(ctx, context.Cause(watching))
 		}
-		if pods, ready := agents.all(); ready {
+		if pods, ready := agents.allReady(); ready {
 			return pods, nil
 		}
 		if left := time.Until(next); left > 0 {

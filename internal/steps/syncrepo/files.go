@@ -33,7 +33,7 @@ func CheckFiles(dir string, ignore *tree.Ignore, value func(param string) string
 			problems = append(problems, fail.Because(file.Missing, fmt.Errorf("looking for %s %s in %s: %w", file.Param, file.Value, dir, err)))
 		case info.IsDir():
 			problems = append(problems, fail.Advise(fail.Becausef(file.Missing, "looking for %s %s in %s: it is a folder; want a file", file.Param,
-				file.Value, dir), "%s", file.Next(exists)))
+				file.Value, dir), "%s", file.NextStep(exists)))
 		case ignore.LeavesOut(name, false):
 			problems = append(problems, fail.Advise(
 				fail.Becausef(file.Missing, "sending %s %s of %s: .gitignore or .mlenvignore names it, so the nodes would not get it", file.Param,
@@ -55,7 +55,7 @@ func nextIn(dir string, file launch.NamedFile, exists func(path string) bool) st
 	if above := emptyFolder(dir, file.Path); above != "" {
 		return fmt.Sprintf("%s is an empty folder; if it is a submodule: git -C %s submodule update --init %s", above, dir, above)
 	}
-	return file.Next(exists)
+	return file.NextStep(exists)
 }
 
 // emptyFolder returns the empty folder of dir in which a file should be, "" for none.

@@ -87,7 +87,7 @@ func TestPlansShareTheManifest(t *testing.T) {
 		var tries []try
 		measure(&before)
 		for _, node := range agents {
-			tries = append(tries, p.plan(t.Context(), node.Client))
+			tries = append(tries, p.askMissing(t.Context(), node.Client))
 		}
 		measure(&after)
 		for i, try := range tries {

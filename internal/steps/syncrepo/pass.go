@@ -26,12 +26,12 @@ const (
 	pullTries = 3
 )
 
-// split returns the nodes to send to, and those that pull after them.
-func (p *parcel) split(volumes nodes.Set, tries []try) (direct, pulling nodes.Set) {
+// splitTargets returns the nodes to send to, and those that pull after them.
+func (p *parcel) splitTargets(volumes nodes.Set, tries []try) (direct, pulling nodes.Set) {
 	for _, client := range volumes {
 		switch t := tries[client.Node()]; {
 		case t.err != nil || t.present:
-		case p.bytes(t.missing) < leastPassed:
+		case p.sizeOf(t.missing) < leastPassed:
 			direct = append(direct, client)
 		default:
 			pulling = append(pulling, client)
@@ -44,8 +44,8 @@ func (p *parcel) split(volumes nodes.Set, tries []try) (direct, pulling nodes.Se
 	return append(direct, pulling[:first]...), pulling[first:]
 }
 
-// bytes returns the size of the marked entries' contents.
-func (p *parcel) bytes(missing []bool) (size int64) {
+// sizeOf returns the size of the marked entries' contents.
+func (p *parcel) sizeOf(missing []bool) (size int64) {
 	for i, wanted := range missing {
 		if wanted {
 			size += p.manifest.Entries[i].Size
@@ -54,9 +54,9 @@ func (p *parcel) bytes(missing []bool) (size int64) {
 	return size
 }
 
-// pass has nodes pull the tree from the volumes that hold it. Each that has pulled it is a holder too, so the time grows with the
+// passOn has nodes pull the tree from the volumes that hold it. Each that has pulled it is a holder too, so the time grows with the
 // logarithm of the nodes. It returns the nodes that this program has to send to.
-func (s sender) pass(ctx context.Context, volumes, to nodes.Set, p *parcel, tries []try) (left nodes.Set) {
+func (s sender) passOn(ctx context.Context, volumes, to nodes.Set, p *parcel, tries []try) (left nodes.Set) {
 	holders := newTurns(len(volumes))
 	for _, client := range volumes {
 		if t := tries[client.Node()]; t.present || t.streamed && t.err == nil {
@@ -95,10 +95,10 @@ func (s sender) pull(ctx context.Context, client *agent.Client, p *parcel, holde
 			t.present = true
 			return true
 		}
-		left := p.left(*t)
-		*t = p.plan(ctx, client)
+		left := p.bytesMissing(*t)
+		*t = p.askMissing(ctx, client)
 		switch {
-		case t.err == nil && left-p.left(*t) >= leastPassed: // only the connection broke
+		case t.err == nil && left-p.bytesMissing(*t) >= leastPassed: // only the connection broke
 			holders.free <- from
 			continue
 		case fail.ReasonOf(err) != fail.SyncFailed: // the holder had no part in it: the node is away or full

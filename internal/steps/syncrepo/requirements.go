@@ -101,7 +101,7 @@ func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (
 	if err != nil {
 		return "", err
 	}
-	defer s.nodes.Turn(ctx, s.log, nodes.TurnTime)()
+	defer s.nodes.WaitForTurn(ctx, s.log, nodes.TurnTime)()
 	deadline := time.Now().Add(r.timeout)
 	// The agents enforce the deadline; this one is for agents that do not answer.
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(stopTime))

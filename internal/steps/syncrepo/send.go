@@ -61,7 +61,7 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 	}
 	// The nodes that received the tree have confirmed it. The others check their shared volume.
 	err = sharing.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		t := p.plan(ctx, client)
+		t := p.askMissing(ctx, client)
 		if t.err == nil && !t.present {
 			return fail.Becausef(fail.SyncFailed, "confirming tree %s: node %d does not hold it", p.hash, client.Node())
 		}
@@ -89,7 +89,7 @@ type storage struct{ volumes, sharing nodes.Set }
 func look(ctx context.Context, set nodes.Set) (found storage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
-	workspaces, err := nodes.Ask(ctx, set, func(client *agent.Client, ctx context.Context) (agent.Volume, error) {
+	workspaces, err := nodes.AskAll(ctx, set, func(client *agent.Client, ctx context.Context) (agent.Volume, error) {
 		workspace, err := client.Workspace(ctx)
 		if err == nil && workspace.ID == "" {
 			err = fail.Becausef(fail.SyncFailed, "looking at the workspace of node %d: %s", client.Node(), workspace.Problem)
@@ -113,18 +113,18 @@ func look(ctx context.Context, set nodes.Set) (found storage, err error) {
 func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error {
 	tries := make([]try, len(s.nodes)) // by node
 	err := volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		tries[client.Node()] = p.plan(ctx, client)
+		tries[client.Node()] = p.askMissing(ctx, client)
 		return nil // persist decides about the error
 	})
 	if err != nil {
 		return err
 	}
 	if slices.ContainsFunc(volumes, func(client *agent.Client) bool { return !tries[client.Node()].present }) {
-		defer s.nodes.Turn(ctx, s.log, nodes.TurnTime)()
+		defer s.nodes.WaitForTurn(ctx, s.log, nodes.TurnTime)()
 	}
-	direct, passed := p.split(volumes, tries)
+	direct, passed := p.splitTargets(volumes, tries)
 	s.streamAll(ctx, direct, p, tries)
-	s.streamAll(ctx, s.pass(ctx, volumes, passed, p, tries), p, tries)
+	s.streamAll(ctx, s.passOn(ctx, volumes, passed, p, tries), p, tries)
 	return volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return s.persist(ctx, client, p, tries[client.Node()])
 	})
@@ -173,7 +173,7 @@ type try struct {
 // its files changed meanwhile, is asked once more.
 func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t try) error {
 	const attempts = 5
-	asked, left := false, p.left(t)
+	asked, left := false, p.bytesMissing(t)
 	for attempt := 1; t.err != nil && ctx.Err() == nil; attempt++ {
 		switch fail.ReasonOf(t.err) {
 		case fail.AgentUnreachable:
@@ -192,8 +192,8 @@ func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t 
 			return t.err
 		}
 		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), t.err))
-		if t = p.plan(ctx, client); t.err == nil && !t.present {
-			if now := p.left(t); left-now >= leastPassed {
+		if t = p.askMissing(ctx, client); t.err == nil && !t.present {
+			if now := p.bytesMissing(t); left-now >= leastPassed {
 				left, attempt = now, 0
 			}
 			t.err = s.stream(ctx, nodes.Set{client}, p, t)[client]
@@ -205,7 +205,7 @@ func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t 
 func reach(ctx context.Context, client *agent.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
-	return nodes.Retry(ctx, func() error {
+	return nodes.RetryUnreachable(ctx, func() error {
 		_, err := client.Health(ctx)
 		return err
 	})
@@ -269,9 +269,9 @@ func newParcel(dir string, m tree.Manifest) (*parcel, error) {
 	return p, nil
 }
 
-// plan asks a node what it misses: contents of the tree, each once. An agent that asks for more could keep the step
+// askMissing asks a node what it misses: contents of the tree, each once. An agent that asks for more could keep the step
 // sending without end.
-func (p *parcel) plan(ctx context.Context, client *agent.Client) (t try) {
+func (p *parcel) askMissing(ctx context.Context, client *agent.Client) (t try) {
 	var first tree.Digest
 	t.present, t.begun, t.err = client.PlanTree(ctx, p.hash, p.encoded, func(content tree.Digest) error {
 		if t.missing == nil {
@@ -295,7 +295,7 @@ func (p *parcel) plan(ctx context.Context, client *agent.Client) (t try) {
 
 // missesMore reports whether a node has lost contents, or the part of one, since it was asked.
 func (p *parcel) missesMore(ctx context.Context, client *agent.Client, before try) bool {
-	now := p.plan(ctx, client)
+	now := p.askMissing(ctx, client)
 	lost := now.first != before.first || now.begun != before.begun
 	for i, missing := range now.missing {
 		lost = lost || missing && (before.missing == nil || !before.missing[i])
@@ -303,12 +303,12 @@ func (p *parcel) missesMore(ctx context.Context, client *agent.Client, before tr
 	return lost && now.err == nil
 }
 
-// left returns how many bytes a node misses, the most possible ones if it was not asked.
-func (p *parcel) left(t try) int64 {
+// bytesMissing returns how many bytes a node misses, the most possible ones if it was not asked.
+func (p *parcel) bytesMissing(t try) int64 {
 	if t.missing == nil {
 		return math.MaxInt64
 	}
-	return p.bytes(t.missing) - t.begun
+	return p.sizeOf(t.missing) - t.begun
 }
 
 // contents lists what a node misses, in the order in which it is sent.

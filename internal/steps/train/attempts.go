@@ -100,7 +100,7 @@ func atStep(step *float64) string {
 // findNewest continues with the newest attempt that a node has a record of. All attempts share the first one's deadline.
 func (t *Training) findNewest(ctx context.Context) error {
 	var statuses []agent.JobStatus
-	err := nodes.Retry(ctx, func() (err error) {
+	err := nodes.RetryUnreachable(ctx, func() (err error) {
 		statuses, err = t.job().Statuses(ctx)
 		return err
 	})
@@ -134,7 +134,7 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 		a.Symptom, a.Hang = hang.culprit, &hang.silence
 	}
 	if trouble := (troubleError{}); errors.As(err, &trouble) {
-		a.Symptom, a.Doubt = trouble.rule.String(), trouble.doubt(a.Started)
+		a.Symptom, a.Doubt = trouble.rule.String(), trouble.doubtFrom(a.Started)
 	}
 	a.Symptom = cmp.Or(a.Symptom, a.Message)
 	return a
@@ -167,7 +167,7 @@ func (t *Training) whyFinal(failed agent.Attempt, guessed bool) string {
 
 // end stops what still runs of the job, such as the ranks of a node that could not be reached, and waits for its end.
 func (t *Training) end(ctx context.Context, reason string) error {
-	return t.job().End(ctx, agent.Stop{Reason: reason, Grace: jobs.Grace})
+	return t.job().StopAndWait(ctx, agent.Stop{Reason: reason, Grace: jobs.Grace})
 }
 
 // gather leaves out the nodes at fault of a failed attempt, and waits for a full set of nodes without faults on which nothing of the job
@@ -178,7 +178,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	defer cancel()
 	renewed := map[int]bool{} // the nodes that have a new pod
 	for {
-		if err := t.whole(ctx); err != nil {
+		if err := t.waitAllReady(ctx); err != nil {
 			return err
 		}
 		if err := t.readPods(ctx); err != nil {
@@ -188,20 +188,20 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 			return err
 		}
 		if t.Exclusive { // another user may have started one meanwhile
-			if err := t.clear(ctx, false); err != nil {
+			if err := t.stopOtherTrainings(ctx, false); err != nil {
 				return err
 			}
 		}
-		facts, err := nodes.Ask(ctx, t.Nodes, (*agent.Client).Facts) // now that no ranks keep nvidia-smi waiting
+		facts, err := nodes.AskAll(ctx, t.Nodes, (*agent.Client).Facts) // now that no ranks keep nvidia-smi waiting
 		if err != nil {
 			return err
 		}
-		if t.renew(ctx, facts, renewed) {
+		if t.replacePods(ctx, facts, renewed) {
 			continue
 		}
 		// A new pod does not know its network, and if all are new none does.
 		settings := t.Network.Settings
-		settings.Racks = racks.Of(facts)
+		settings.Racks = racks.OfNodes(facts)
 		prepared, err := network.Prepare(ctx, t.Nodes, settings)
 		if node, fault := faulty(facts, prepared); fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue
@@ -209,7 +209,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		if err != nil {
 			return err
 		}
-		t.Network, t.Spec.Order = prepared, racks.Order(settings.Racks)
+		t.Network, t.Spec.Order = prepared, racks.RankOrder(settings.Racks)
 		node, fault, err := t.checkFabric(ctx)
 		if fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue
@@ -221,10 +221,10 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	}
 }
 
-// whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name. While it waits it
-// says for what.
-func (t *Training) whole(ctx context.Context) error {
-	pods, ok := t.pods()
+// waitAllReady waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name. While it waits
+// it says for what.
+func (t *Training) waitAllReady(ctx context.Context) error {
+	pods, ok := t.podEnvironment()
 	if !ok {
 		return nil
 	}
@@ -240,14 +240,14 @@ func (t *Training) whole(ctx context.Context) error {
 			return false, nil
 		})
 	}()
-	master, err := pods.Whole(ctx, len(t.Nodes), waits)
+	master, err := pods.WaitAllReady(ctx, len(t.Nodes), waits)
 	if err != nil {
 		return err
 	}
 	t.Nodes.Close() // connections to pods that are gone
 	name := pods.TLSName(0)
 	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error {
+		return nodes.RetryUnreachable(ctx, func() error {
 			answer, err := client.Resolve(ctx, []string{name})
 			if err == nil && !slices.Contains(answer.Addresses[name], master) {
 				// DNS remembers the address of an earlier pod for a while.

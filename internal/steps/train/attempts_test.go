@@ -377,7 +377,7 @@ func TestGather(t *testing.T) {
 	}
 	// A deleted environment does not return.
 	training.Clients.Kube = fake.NewClientset()
-	if err := training.whole(t.Context()); fail.ReasonOf(err) != fail.EnvironmentMissing {
+	if err := training.waitAllReady(t.Context()); fail.ReasonOf(err) != fail.EnvironmentMissing {
 		t.Errorf("without an environment: got %v, want EnvironmentMissing", err)
 	}
 }

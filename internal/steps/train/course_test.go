@@ -494,7 +494,7 @@ func TestCourse(t *testing.T) {
 			c := &course{
 				rules: watches(rules.Valid(of.stopIf), rules.Valid(of.restartIf), false),
 				judge: judge{spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 1, Grace: time.Minute},
-					of: cause.Job{Run: "run", Namespace: "ns"}, gone: (&Training{}).gone},
+					of: cause.Job{Run: "run", Namespace: "ns"}, gone: (&Training{}).nodeGoneError},
 				phase: running, statuses: make([]agent.JobStatus, 2), lost: map[int]bool{}, silent: map[int]bool{}, launched: begin,
 				started: !strings.Contains(tc.rows[0].want, "first rank"),
 				nccl:    ncclMonitor{wanted: nccl.RDMAGPU, ranks: 2},

@@ -14,9 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// clear makes sure that no other training runs on the nodes: two would use the same port and GPUs. With replace it
+// stopOtherTrainings makes sure that no other training runs on the nodes: two would use the same port and GPUs. With replace it
 // stops those that users started and waits until they end. Otherwise, and for the training of a run, the error is EnvironmentBusy.
-func (t *Training) clear(ctx context.Context, replace bool) error {
+func (t *Training) stopOtherTrainings(ctx context.Context, replace bool) error {
 	found, err := jobs.Running(ctx, t.Nodes)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id))
 		ending, cancel := context.WithTimeout(ctx, jobs.Reachable)
 		stop := agent.Stop{Cause: agent.StopReplaced, Reason: "another training was started in its place", Grace: jobs.Grace}
-		err = errors.Join(err, jobs.Job{ID: id, Members: t.Nodes}.End(ending, stop))
+		err = errors.Join(err, jobs.Job{ID: id, Members: t.Nodes}.StopAndWait(ending, stop))
 		cancel()
 	}
 	return err

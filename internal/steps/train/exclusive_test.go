@@ -35,7 +35,7 @@ func TestReplaceStopsNoRun(t *testing.T) {
 				}
 			}
 			breakWatch()
-			err := training.clear(t.Context(), tc.replace)
+			err := training.stopOtherTrainings(t.Context(), tc.replace)
 			if got := fail.ReasonOf(err); err != nil && got != tc.want || err == nil && tc.want != "" || err != nil &&
 				!strings.Contains(err.Error(), tc.words) {
 				t.Errorf("got %v, want %q with %q", err, tc.want, tc.words)

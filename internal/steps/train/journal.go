@@ -30,7 +30,7 @@ func (t *Training) noteRecord(ctx context.Context) {
 		return
 	}
 	var claims []string
-	if pods, ok := t.pods(); ok {
+	if pods, ok := t.podEnvironment(); ok {
 		claims = pods.RecordClaims(ctx, len(t.Nodes))
 	}
 	spec := t.Spec
@@ -68,7 +68,7 @@ func (t *Training) noteProgress(ctx context.Context, shown *progress) {
 			t.findNewestCheckpoint(ctx)
 		}
 		notes++
-		now, _ := shown.now()
+		now, _ := shown.snapshot()
 		t.note(ctx, now)
 		return false, nil
 	})

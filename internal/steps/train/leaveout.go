@@ -35,9 +35,9 @@ func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	return 0, ""
 }
 
-// renew replaces the pods that have lost their devices, unless they are in renewed, and reports whether it did so.
-func (t *Training) renew(ctx context.Context, facts []agent.Facts, renewed map[int]bool) (done bool) {
-	pods, ok := t.pods()
+// replacePods replaces the pods that have lost their devices, unless they are in renewed, and reports whether it did so.
+func (t *Training) replacePods(ctx context.Context, facts []agent.Facts, renewed map[int]bool) (done bool) {
+	pods, ok := t.podEnvironment()
 	if !ok {
 		return false
 	}
@@ -47,7 +47,7 @@ func (t *Training) renew(ctx context.Context, facts []agent.Facts, renewed map[i
 		}
 		renewed[node] = true
 		host := t.hosts[node]
-		if err := pods.Renew(ctx, node, t.uids[node]); err != nil {
+		if err := pods.ReplacePod(ctx, node, t.uids[node]); err != nil {
 			t.Log.Warn(fmt.Sprintf("Node %d keeps its pod, which may not use its GPUs any more: %v.", node, err))
 			continue
 		}
@@ -88,7 +88,7 @@ func (t *Training) leaveOutBy(ctx context.Context, err error, failed *agent.Atte
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,
 // the log has the reason.
 func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int, fault string) bool {
-	pods, ok := t.pods()
+	pods, ok := t.podEnvironment()
 	if !ok {
 		t.Log.Warn(fmt.Sprintf("Node %d has a fault (%s), and stays: it is a part of this machine.", node, fault))
 		return false

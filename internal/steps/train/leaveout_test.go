@@ -125,7 +125,7 @@ func TestLeaveOut(t *testing.T) {
 			python := &agent.PythonError{Type: "RuntimeError", Message: tc.words}
 			err := cause.Cause{Known: true, Rank: agent.RankStatus{Rank: 1, Node: 1, Exit: agent.Exit{Code: 1}, Python: python}}.Err(cause.Job{})
 			if tc.ended.Reason == fail.NodeLost {
-				err = onNode{node: 1, error: training.gone(1, "its agent does not answer")}
+				err = onNode{node: 1, error: training.nodeGoneError(1, "its agent does not answer")}
 			}
 			training.leaveOutBy(t.Context(), err, &tc.ended)
 			if err := training.gather(t.Context(), &tc.ended); err != nil {

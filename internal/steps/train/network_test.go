@@ -167,7 +167,7 @@ func TestSocketsAreSeenInTheEnd(t *testing.T) {
 			}
 			events <- jobs.Event{Node: node, Status: status}
 		}
-		events <- jobs.Event{Node: 1, Kind: jobs.Lost, Err: training.gone(1, "its pod was deleted")}
+		events <- jobs.Event{Node: 1, Kind: jobs.Lost, Err: training.nodeGoneError(1, "its pod was deleted")}
 	}()
 	if _, err := training.wait(t.Context(), training.course(time.Now()), events); fail.ReasonOf(err) != fail.TransportWrong {
 		t.Errorf("got %v, want %s", err, fail.TransportWrong)

@@ -26,8 +26,8 @@ type Place interface {
 	WorkspaceOfRanks() string
 	// TLSName is the name of a node that the others look up, or its address.
 	TLSName(node int) string
-	// Reach is the command by which a person reaches a port of a node.
-	Reach(node, port int) string
+	// ReachCommand is the command by which a person reaches a port of a node.
+	ReachCommand(node, port int) string
 }
 
 func (t *Training) place() Place {
@@ -37,15 +37,17 @@ func (t *Training) place() Place {
 	return t.environment()
 }
 
-// pods returns the environment whose pods the nodes are. Those of another Place are processes that live as long as it does: nothing
-// replaces them, and ok is false.
-func (t *Training) pods() (e env.Environment, ok bool) { return t.environment(), t.Place == nil }
+// podEnvironment returns the environment whose pods the nodes are. Those of another Place are processes that live as long as it does:
+// nothing replaces them, and ok is false.
+func (t *Training) podEnvironment() (e env.Environment, ok bool) {
+	return t.environment(), t.Place == nil
+}
 
 func (t *Training) environment() env.Environment { return env.Of(t.Clients, t.Name) }
 
 // readPods notes the pods that the environment has now.
 func (t *Training) readPods(ctx context.Context) error {
-	pods, ok := t.pods()
+	pods, ok := t.podEnvironment()
 	if !ok {
 		return nil
 	}
@@ -62,12 +64,12 @@ func (t *Training) readPods(ctx context.Context) error {
 
 // podLost returns the error for a node whose pod is not the one that the job was started in, nil if that one may come back.
 func (t *Training) podLost(ctx context.Context, node int) error {
-	pods, ok := t.pods()
+	pods, ok := t.podEnvironment()
 	if !ok {
 		return nil
 	}
-	if why := pods.Gone(ctx, node, string(t.uids[node])); why != "" {
-		return t.gone(node, "%s", why)
+	if why := pods.PodLossReason(ctx, node, string(t.uids[node])); why != "" {
+		return t.nodeGoneError(node, "%s", why)
 	}
 	return nil
 }
@@ -79,8 +81,8 @@ func (t *Training) podGone(ctx context.Context, node int) error {
 	return t.podLost(asking, node)
 }
 
-// gone returns the error for a node that will not come back.
-func (t *Training) gone(node int, why string, args ...any) error {
+// nodeGoneError returns the error for a node that will not come back.
+func (t *Training) nodeGoneError(node int, why string, args ...any) error {
 	where := ""
 	if host := t.hosts[node]; host != "" {
 		where = ", on Kubernetes node " + host + ","
@@ -91,11 +93,11 @@ func (t *Training) gone(node int, why string, args ...any) error {
 
 // restarted returns the error for a container that was restarted under the job.
 func (t *Training) restarted(ctx context.Context, node int) error {
-	pods, ok := t.pods()
+	pods, ok := t.podEnvironment()
 	if !ok {
 		return fail.Becausef(fail.ContainerRestarted, "training: the agent of node %d was restarted under the job", node)
 	}
-	ended := pods.Ended(ctx, node)
+	ended := pods.LastContainerEnd(ctx, node)
 	err := fail.Becausef(ended.Reason, "training: the container of node %d was restarted under the job %s", node, ended.How)
 	if ended.Reason == fail.OutOfMemory {
 		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")

@@ -114,8 +114,8 @@ func (p *progress) stepTimes(behind time.Duration) *metrics.Curve {
 	return p.history.Curve().StepTimes(stepTimePoints).Later(behind)
 }
 
-// steps returns the first and the last step, nil for none.
-func (p *progress) steps() (first, last *float64) {
+// stepRange returns the first and the last step, nil for none.
+func (p *progress) stepRange() (first, last *float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.first.at.IsZero() {
@@ -131,8 +131,8 @@ func (p *progress) measures() (loss, step bool) {
 	return p.hasLoss, !p.first.at.IsZero()
 }
 
-// now returns the progress in numbers, and whether there is any.
-func (p *progress) now() (now receipt.Progress, measured bool) {
+// snapshot returns the progress in numbers, and whether there is any.
+func (p *progress) snapshot() (now receipt.Progress, measured bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.latest.at.IsZero() {
@@ -163,8 +163,8 @@ func (p *progress) rates(steps float64) (tokens, samples, left float64) {
 	return tokens, samples, left
 }
 
-// line returns the current progress with its step, "" if nothing is new since the last call.
-func (p *progress) line(gpu string) (text string, step float64) {
+// nextLine returns the current progress with its step, "" if nothing is new since the last call.
+func (p *progress) nextLine(gpu string) (text string, step float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.latest == p.printed {
@@ -196,9 +196,9 @@ func (p *progress) line(gpu string) (text string, step float64) {
 	return "progress: " + strings.Join(parts, ", "), p.latest.step
 }
 
-// final returns the last value of every metric as one JSON object of at most so many bytes: first the metrics that
+// finalMetrics returns the last value of every metric as one JSON object of at most so many bytes: first the metrics that
 // docs/reference/metrics.md defines, then the others by name.
-func (p *progress) final(most int) string {
+func (p *progress) finalMetrics(most int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defined, last := metrics.Defined(), p.last.Values()

@@ -58,14 +58,14 @@ func TestProgress(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			line, _ := p.line("")
+			line, _ := p.nextLine("")
 			if diff := cmp.Diff(tc.line, line); diff != "" {
 				t.Errorf("line (-want +got):\n%s", diff)
 			}
-			if again, _ := p.line("GPUs 90% busy"); again != "" {
+			if again, _ := p.nextLine("GPUs 90% busy"); again != "" {
 				t.Errorf("nothing is new, and it prints %q", again)
 			}
-			if diff := cmp.Diff(tc.final, p.final(600)); diff != "" {
+			if diff := cmp.Diff(tc.final, p.finalMetrics(600)); diff != "" {
 				t.Errorf("final (-want +got):\n%s", diff)
 			}
 		})
@@ -78,12 +78,12 @@ func TestProgressSaysEveryStep(t *testing.T) {
 	if !p.add(map[string]any{"step": 1.0}, now) || p.add(map[string]any{"step": 2.0}, now) {
 		t.Error("want only the first step reported as the first")
 	}
-	if got, step := p.line("GPUs 90% busy"); got != "progress: step 2, GPUs 90% busy" || step != 2 {
+	if got, step := p.nextLine("GPUs 90% busy"); got != "progress: step 2, GPUs 90% busy" || step != 2 {
 		t.Errorf("got %q", got)
 	}
 	// Some trainers write only whole seconds.
 	p.add(map[string]any{"step": 3.0}, now)
-	if got, _ := p.line(""); got != "progress: step 3" {
+	if got, _ := p.nextLine(""); got != "progress: step 3" {
 		t.Errorf("a step in the same second: %q", got)
 	}
 }
@@ -92,7 +92,7 @@ func TestProgressSaysEveryStep(t *testing.T) {
 func TestFinalIsBounded(t *testing.T) {
 	p := &progress{}
 	p.add(map[string]any{"a": 1.0, "long": string(make([]byte, 100)), "z": 2.0}, time.Unix(0, 0))
-	if got, want := p.final(30), `{"a":1,"z":2}`; got != want {
+	if got, want := p.finalMetrics(30), `{"a":1,"z":2}`; got != want {
 		t.Errorf("got %s, want %s: whole values, and what fits", got, want)
 	}
 }
@@ -132,7 +132,7 @@ func TestProgressReportsDroppedMetrics(t *testing.T) {
 			notices++
 		}
 	}
-	if line, _ := p.line(""); notices != 1 || line != "progress: step 599" {
+	if line, _ := p.nextLine(""); notices != 1 || line != "progress: step 599" {
 		t.Errorf("%d notices, %q; want one, and the last step", notices, line)
 	}
 	if kept := len(p.last.Values()); kept != metrics.MostKeys+1 {
@@ -148,10 +148,10 @@ func TestOwnStepsReplaceTheOptimizers(t *testing.T) {
 	for step := 101.0; step <= 103; step++ {
 		p.add(map[string]any{"step": step, "steps": 200.0}, now.Add(time.Duration(step)*time.Second))
 	}
-	if first, last := p.steps(); first == nil || *first != 101 || *last != 103 {
+	if first, last := p.stepRange(); first == nil || *first != 101 || *last != 103 {
 		t.Errorf("steps from %v to %v, want 101 to 103", first, last)
 	}
-	if got, _ := p.line(""); got != "progress: step 103 of 200, about 1m37s left" {
+	if got, _ := p.nextLine(""); got != "progress: step 103 of 200, about 1m37s left" {
 		t.Errorf("got %q", got)
 	}
 }

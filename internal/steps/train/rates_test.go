@@ -35,13 +35,13 @@ func TestRates(t *testing.T) {
 			p.add(line, at)
 			at = at.Add(2 * time.Second)
 		}
-		got, measured := p.now()
+		got, measured := p.snapshot()
 		tc.want.At = at.Add(-2 * time.Second)
 		if diff := cmp.Diff(tc.want, got); diff != "" || !measured {
 			t.Errorf("%s: measured %t (-want +got):\n%s", tc.name, measured, diff)
 		}
 	}
-	if got, measured := (&progress{}).now(); measured || !got.At.IsZero() {
+	if got, measured := (&progress{}).snapshot(); measured || !got.At.IsZero() {
 		t.Errorf("of nothing: %+v, %t", got, measured)
 	}
 }

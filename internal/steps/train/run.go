@@ -134,7 +134,7 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	if t.MaxRestarts > 0 {
 		// An earlier attempt of this step may have ended while a node was away.
 		starting, cancel := context.WithTimeout(ctx, regroupTime)
-		err := t.whole(starting)
+		err := t.waitAllReady(starting)
 		cancel()
 		if ctx.Err() != nil {
 			return Result{}, t.interrupted(ctx)
@@ -148,14 +148,14 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 		err = t.prepare(ctx)
 	}
 	if err == nil && t.Exclusive {
-		err = t.clear(ctx, t.Replace)
+		err = t.stopOtherTrainings(ctx, t.Replace)
 	}
 	if ctx.Err() != nil {
 		return Result{}, t.interrupted(ctx)
 	} else if err != nil {
 		return Result{}, err
 	}
-	t.Network.Log(t.Log)
+	t.Network.LogSettings(t.Log)
 	result, err := t.attempts(ctx)
 	if ctx.Err() != nil {
 		return result, t.interrupted(ctx)
@@ -218,7 +218,7 @@ func (t *Training) watchLease(ctx context.Context, lose context.CancelCauseFunc)
 	}
 	held, err := t.environment().Lease(t.Log).StillHeld(ctx, t.Run.UID)
 	if err == nil {
-		err = held.Lost(ctx)
+		err = held.WaitLost(ctx)
 	}
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
 		lose(err)
@@ -294,11 +294,11 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, jobs.Reachable)
 	defer cancel()
-	facts, err := nodes.Ask(ctx, t.Nodes, (*agent.Client).Facts)
+	facts, err := nodes.AskAll(ctx, t.Nodes, (*agent.Client).Facts)
 	if err != nil {
 		return err
 	}
-	states, err := nodes.Ask(ctx, t.Nodes[:1], (*agent.Client).CurrentTree)
+	states, err := nodes.AskAll(ctx, t.Nodes[:1], (*agent.Client).CurrentTree)
 	if err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (t *Training) prepare(ctx context.Context) (err error) {
 	if t.Network, err = network.Prepare(ctx, t.Nodes, network.SettingsOf(facts)); err != nil {
 		return err
 	}
-	spec.Order = racks.Order(t.Network.Racks)
+	spec.Order = racks.RankOrder(t.Network.Racks)
 	if spec.RanksPerNode == 0 {
 		spec.RanksPerNode = max(1, facts[0].GPUsExpected)
 	}
@@ -391,7 +391,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	case released && (err != nil || !why.Cause.Final()):
 		return fail.Advise(lost, "start the run again; mlenv down, the reaper and oc delete release environments")
 	case released: // the end of the run takes the environment with it
-		return endOf(why)
+		return runEndError(why)
 	case err != nil:
 		t.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err))
 		return fail.Becausef(fail.Cancelled, "training: the step was stopped; job %s continues", t.ID)
@@ -410,8 +410,8 @@ func (t *Training) ending(ctx context.Context) (run.Ending, error) {
 	return run.EndingOf(ctx, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, t.Clients.Now())
 }
 
-// endOf returns the error of a training that the end of its run has ended.
-func endOf(why run.Ending) error {
+// runEndError returns the error of a training that the end of its run has ended.
+func runEndError(why run.Ending) error {
 	reason, message := receipt.ReasonOf(why)
 	return fail.Becausef(reason, "training: %s", message)
 }

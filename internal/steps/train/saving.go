@@ -43,20 +43,20 @@ func (t *Training) stopSaving(ctx, ending context.Context, why run.Ending) error
 	if t.Run.Name == "" || why.NoFinally { // else teardown has begun, and says it
 		go t.job().ShowSaving(saving, func(who string) { t.Log.Info("Still saving: " + who + ".") })
 	}
-	err := t.job().End(ending, stop)
+	err := t.job().StopAndWait(ending, stop)
 	ended()
 	// The rest must be written before this pod is killed.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 	defer cancel()
 	switch {
 	case err == nil:
-		return t.withSaved(last, t.job().Answers(last), endOf(why))
+		return t.withSaved(last, t.job().Answers(last), runEndError(why))
 	case t.isReleased(last):
 		t.Log.Info("The environment was released meanwhile: no rank is left.", "environment", t.Name)
 	default:
 		t.handOver(last, why, err)
 	}
-	return endOf(why)
+	return runEndError(why)
 }
 
 // handOver reports which ranks are left to others.

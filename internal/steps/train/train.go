@@ -152,8 +152,8 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 		t.warnUnjudged(shown)
 	}
 	const metricsResult = 600
-	result := Result{Metrics: shown.final(metricsResult), Statuses: statuses}
-	result.First, result.Last = shown.steps()
+	result := Result{Metrics: shown.finalMetrics(metricsResult), Statuses: statuses}
+	result.First, result.Last = shown.stepRange()
 	result.StepTimes = shown.stepTimes(t.Nodes[0].Behind())
 	return result, err
 }
@@ -165,7 +165,7 @@ func (t *Training) job() jobs.Job { return jobs.Job{ID: t.ID, Members: t.Nodes} 
 func (t *Training) start(ctx context.Context) (attached bool, err error) {
 	starting, cancel := context.WithTimeout(ctx, jobs.Reachable)
 	defer cancel()
-	attached, errs := t.job().Start(starting, jobs.Same(t.Spec))
+	attached, errs := t.job().Start(starting, jobs.SameSpec(t.Spec))
 	for _, client := range t.Nodes {
 		if behind := client.Behind(); behind.Abs() > wrongClock {
 			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind this step's. The times of its ranks are corrected by that.",
@@ -211,9 +211,9 @@ func (t *Training) lost(node int, err error) error {
 	case fail.ReasonOf(err) == fail.NodeLost:
 		return err
 	case agent.IsNotFound(err):
-		return t.gone(node, "its agent does not know the job any more: the pod and its storage are new")
+		return t.nodeGoneError(node, "its agent does not know the job any more: the pod and its storage are new")
 	}
-	return t.gone(node, "its agent has not answered for %s", jobs.Reachable)
+	return t.nodeGoneError(node, "its agent has not answered for %s", jobs.Reachable)
 }
 
 // outputs returns a context for the output of each node. stop ends the one of a node that is lost, from which nothing comes any more.
@@ -261,7 +261,7 @@ func (t *Training) showProgress(ctx context.Context, shown *progress) {
 }
 
 func (t *Training) logProgress(shown *progress, gpu string) {
-	if line, step := shown.line(gpu); line != "" {
+	if line, step := shown.nextLine(gpu); line != "" {
 		t.Log.Info(line, "event", "progress", "step", step)
 	}
 }
@@ -283,7 +283,7 @@ func (t *Training) wantedTransport() nccl.Transport {
 }
 
 func (t *Training) judge() judge {
-	return judge{spec: t.Spec, timeout: t.Timeout, gone: t.gone,
+	return judge{spec: t.Spec, timeout: t.Timeout, gone: t.nodeGoneError,
 		of: cause.Job{Run: t.Spec.Run, Environment: t.Name, Namespace: t.Clients.Namespace}}
 }
 
@@ -345,7 +345,7 @@ func (t *Training) explain(ctx context.Context, q question) error {
 	if err := t.podGone(ctx, node); err != nil {
 		return onNode{node: node, error: err}
 	}
-	return onNode{node: node, error: t.gone(node, "its container was stopped, as when its pod is deleted or evicted")}
+	return onNode{node: node, error: t.nodeGoneError(node, "its container was stopped, as when its pod is deleted or evicted")}
 }
 
 // showDebugger prints how to reach a rank that waits for a debugger.
@@ -353,7 +353,7 @@ func (t *Training) showDebugger(rank agent.RankStatus) {
 	until := t.Spec.Deadline.UTC()
 	t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is "+
 		"reached by: %s",
-		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.place().Reach(rank.Node, rank.DebugPort)))
+		rank.Rank, rank.Node, until.Format("2006-01-02 15:04 MST"), t.place().ReachCommand(rank.Node, rank.DebugPort)))
 }
 
 func (t *Training) launcherFailed(ctx context.Context, status agent.JobStatus) error {
@@ -370,7 +370,8 @@ func (t *Training) launcherFailed(ctx context.Context, status agent.JobStatus) e
 	}
 	err := fail.Becausef(fail.RankFailed, "training: launcher %s of node %d %s and started %d of %d ranks",
 		t.Spec.Launcher, status.Node, cause.Describe(status.Launcher), len(status.Ranks), t.Spec.RanksOfNode())
-	return fail.Advise(fail.WithTail(err, tail), "%s", t.judge().job(status).Log(status.Node, fmt.Sprintf("launcher-%d.log", status.Node)))
+	return fail.Advise(fail.WithTail(err, tail), "%s",
+		t.judge().causeJob(status).Log(status.Node, fmt.Sprintf("launcher-%d.log", status.Node)))
 }
 
 func (t *Training) drain(logs *sync.WaitGroup) {

@@ -738,14 +738,16 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 		write func(kubernetes.Interface) error
 		want  fail.Reason
 	}{
-		"noted by the first attempt":    {note(begun, "train", true), fail.NodeLost},
-		"not final":                     {note(begun, "train", false), ""},
-		"another task":                  {note(begun, "train-again", true), ""},
-		"another run of the name":       {note(other, "train", true), ""},
-		"a receipt alone":               {write("uid"), fail.NodeLost},
-		"another run's receipt":         {write("another"), ""},
-		"the receipt was deleted":       {func(kubernetes.Interface) error { return nil }, ""},
-		"the first attempt was evicted": {func(client kubernetes.Interface) error { return receipt.Begin(t.Context(), client, begun) }, ""},
+		"noted by the first attempt": {note(begun, "train", true), fail.NodeLost},
+		"not final":                  {note(begun, "train", false), ""},
+		"another task":               {note(begun, "train-again", true), ""},
+		"another run of the name":    {note(other, "train", true), ""},
+		"a receipt alone":            {write("uid"), fail.NodeLost},
+		"another run's receipt":      {write("another"), ""},
+		"the receipt was deleted":    {func(kubernetes.Interface) error { return nil }, ""},
+		"the first attempt was evicted": {func(client kubernetes.Interface) error {
+			return receipt.BeginJournal(t.Context(), client, begun)
+		}, ""},
 	} {
 		a, _ := retried(t, tc.write)
 		again, err := a.earlier(t.Context())

@@ -63,9 +63,9 @@ type troubleError struct {
 
 func (e troubleError) Unwrap() error { return e.error }
 
-// doubt returns since when checkpoints may be as bad as the model, in a training that started then; zero if the rule does not doubt the
+// doubtFrom returns since when checkpoints may be as bad as the model, in a training that started then; zero if the rule does not doubt the
 // model. A loss is that of the weights before its step, so what was saved after the last good loss may be bad.
-func (e troubleError) doubt(started time.Time) time.Time {
+func (e troubleError) doubtFrom(started time.Time) time.Time {
 	w, ok := e.watcher.(*lossWatch)
 	switch {
 	case !ok:
@@ -187,7 +187,7 @@ func (c *course) trouble(r ruled, why string) error {
 	case c.spec.Run != "":
 		return fail.Advise(err, "mlenv receipt %s --html=report.html%s   # its curves", c.spec.Run, c.of.In())
 	}
-	return fail.Advise(err, "%s", c.job(c.statuses[0]).Log(0, "metrics.jsonl"))
+	return fail.Advise(err, "%s", c.causeJob(c.statuses[0]).Log(0, "metrics.jsonl"))
 }
 
 // atTheStep returns " at step 7", or "" if the step is not known.

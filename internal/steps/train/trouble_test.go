@@ -202,7 +202,7 @@ func TestDoubt(t *testing.T) {
 			continue
 		}
 		got := time.Duration(-1)
-		if doubt := trouble.doubt(begin.Add(30 * time.Second)); !doubt.IsZero() {
+		if doubt := trouble.doubtFrom(begin.Add(30 * time.Second)); !doubt.IsZero() {
 			got = doubt.Sub(begin)
 		}
 		if got != tc.want {

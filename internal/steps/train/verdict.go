@@ -24,8 +24,8 @@ type judge struct {
 	gone func(node int, why string, args ...any) error
 }
 
-// job returns the training with the record of a node.
-func (j judge) job(status agent.JobStatus) cause.Job {
+// causeJob returns the training with the record of a node.
+func (j judge) causeJob(status agent.JobStatus) cause.Job {
 	of := j.of
 	of.Record = status.Record
 	return of
@@ -68,7 +68,7 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 		switch status.StopCause {
 		case agent.StopDeadline:
 			if failed && endedBefore(found, statuses) {
-				return nil, found.Err(j.job(statuses[found.Rank.Node]))
+				return nil, found.Err(j.causeJob(statuses[found.Rank.Node]))
 			}
 			if err := j.held(statuses, found, "when the training's time was over"); err != nil {
 				return nil, err
@@ -83,7 +83,7 @@ func (j judge) verdict(statuses []agent.JobStatus) (*question, error) {
 		}
 	}
 	if failed {
-		return nil, found.Err(j.job(statuses[found.Rank.Node]))
+		return nil, found.Err(j.causeJob(statuses[found.Rank.Node]))
 	}
 	// The other nodes are stopped after such a failure.
 	for _, status := range statuses {
@@ -114,7 +114,7 @@ func (j judge) held(statuses []agent.JobStatus, found cause.Cause, then string) 
 	if !ok {
 		return nil
 	}
-	return fmt.Errorf("%w; its process had not ended %s, %s later", found.Err(j.job(status)), then, held.Round(time.Second))
+	return fmt.Errorf("%w; its process had not ended %s, %s later", found.Err(j.causeJob(status)), then, held.Round(time.Second))
 }
 
 // longestSilence is the longest silence of a training that is not taken for a hang.

@@ -74,8 +74,8 @@ func Of(namespace, name string) Names {
 // String names the environment in messages.
 func (n Names) String() string { return n.Namespace + "/" + n.Name }
 
-// Route returns the name of the Route that leads to a service.
-func (n Names) Route(service string) string { return n.Name + "-" + service }
+// RouteName returns the name of the Route that leads to a service.
+func (n Names) RouteName(service string) string { return n.Name + "-" + service }
 
 // ShowCredential returns the command that shows the password or token of a service.
 func (n Names) ShowCredential(s agent.Service) string {

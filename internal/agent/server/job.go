@@ -70,7 +70,11 @@ type job struct {
 }
 
 func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config) (*job, error) {
-	scratch, err := os.MkdirTemp("", "mlenv-job-*")
+	within := ""
+	if config.Local { // no container ends with it
+		within = config.Paths.Home
+	}
+	scratch, err := os.MkdirTemp(within, "mlenv-job-*")
 	if err == nil { // torch ends a rank that cannot make its pipe
 		recordFlight(l.env, scratch)
 	}

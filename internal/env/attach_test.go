@@ -49,6 +49,15 @@ func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	if err != nil || held.Spec.RenewTime == nil {
 		t.Errorf("the lease is %+v, %v; want it renewed", held, err)
 	}
+	client := clients.Kube.(*fake.Clientset)
+	client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) { // the reaper was faster
+		_ = client.Tracker().Delete(coordinationv1.SchemeGroupVersion.WithResource("leases"), "ns", "env")
+		return true, nil, apierrors.NewConflict(coordinationv1.Resource("leases"), "env", nil)
+	})
+	if _, _, err := Of(clients, "env").Attach(t.Context(), slog.New(slog.DiscardHandler), "", run.Flags{}); fail.ReasonOf(err) !=
+		fail.EnvironmentMissing {
+		t.Errorf("an environment that is released meanwhile: %v, want EnvironmentMissing", err)
+	}
 }
 
 // The fake collects no garbage, so the test checks only the Lease.

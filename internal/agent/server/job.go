@@ -70,7 +70,11 @@ type job struct {
 }
 
 func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config) (*job, error) {
-	scratch, err := os.MkdirTemp("", "mlenv-job-*")
+	within := ""
+	if config.Local { // no container ends with it
+		within = config.Paths.Home
+	}
+	scratch, err := os.MkdirTemp(within, "mlenv-job-*")
 	if err == nil { // torch ends a rank that cannot make its pipe
 		recordFlight(l.env, scratch)
 	}
@@ -294,7 +298,7 @@ func (j *job) leaveNothing() error {
 	}
 	j.notice = nil
 	if j.scratch != "" { // there was room for it
-		err = errors.Join(err, claimfile.RemoveAll(os.TempDir(), j.scratch))
+		err = errors.Join(err, claimfile.RemoveAll(filepath.Dir(j.scratch), j.scratch))
 	}
 	return err
 }

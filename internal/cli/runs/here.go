@@ -23,7 +23,7 @@ import (
 // printedFile, in the folder of a local run, next to its record and its receipt, is what mlenv run printed.
 const printedFile = "output.log"
 
-// localOf reads a local run. It writes the receipt of one whose mlenv was killed.
+// localOf reads a local run. It writes the receipt of one whose mlenv was killed, and deletes its temporary files.
 func localOf(of local.Run) (runInfo, error) {
 	r := runInfo{name: of.Name, at: here{of}, forbidden: true}
 	inProgress, journal := of.Running(), receipt.Dir(of.Dir())
@@ -36,8 +36,10 @@ func localOf(of local.Run) (runInfo, error) {
 	}
 	if m.Receipt == nil && !inProgress {
 		killed := onWorkspace(abandoned(m, of), of.Folder)
-		killed.Teardown = "all processes of the run ended with mlenv"
-		_ = journal.Write(killed) // the next reader tries again
+		killed.Teardown = "all processes of the run ended with mlenv; its temporary files were deleted later"
+		if of.CleanUp() == nil { // else the next reader tries again, as it does without the receipt
+			_ = journal.Write(killed)
+		}
 		m.Receipt = &killed
 	}
 	r.setJournal(m)

@@ -174,6 +174,7 @@ func TestLocalFailedReceipt(t *testing.T) {
 // Other processes see a local run while it is in progress, and delete nothing of it.
 func TestLocalInProgress(t *testing.T) {
 	withoutCluster(t)
+	t.Setenv("TMPDIR", t.TempDir())
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	reader, writer := io.Pipe()
@@ -192,6 +193,9 @@ time.sleep(600)
 		if strings.Contains(lines.Text(), "sleeping") {
 			seen++
 		}
+	}
+	if scratch, err := os.ReadDir(os.TempDir()); err != nil || len(scratch) != 1 {
+		t.Errorf("temporary files in %v, %v; want one folder, which the lock names", scratch, err)
 	}
 	rest := make(chan struct{})
 	go func() {
@@ -294,12 +298,14 @@ func TestLocalKilled(t *testing.T) {
 		return &agent.JobStatus{ID: "try-1", State: agent.Exited, Launcher: agent.Exit{Code: code}, Spec: agent.JobSpec{Run: "try-1",
 			Launcher: agent.Command, Script: "train.sh", Nodes: 1, RanksPerNode: 1}}
 	}
+	running := *exited(0)
+	running.State = agent.Running
 	for name, tc := range map[string]struct {
 		node   *agent.JobStatus
 		reason fail.Reason
 		want   string
 	}{
-		"no node has ended": {nil, fail.NodeLost, "mlenv was killed"},
+		"no node has ended": {&running, fail.NodeLost, "mlenv was killed"},
 		"a node failed":     {exited(3), fail.RankFailed, "node 0 ended as exited with exit code 3"},
 		"all succeeded":     {exited(0), "", ""},
 	} {
@@ -319,10 +325,8 @@ func TestLocalKilled(t *testing.T) {
 			}
 			here.Writer(t.Context(), command.TextLog(io.Discard), trainTask)
 			prints(t, []string{"Running"}, ListCommand(), "--local")
-			if tc.node != nil {
-				err = record.WriteJSON(record.Dir(e.Dir()).NodeStatus(0), tc.node)
-			}
-			if err := errors.Join(err, e.Shutdown(), e.Unlock()); err != nil {
+			dir := record.Dir(e.Dir())
+			if err := errors.Join(record.WriteJSON(dir.NodeStatus(0), tc.node), e.Shutdown(), e.Unlock()); err != nil {
 				t.Fatal(err)
 			}
 			if r := receiptOf(t, "try-1"); r.Reason != tc.reason || !strings.Contains(r.Message, tc.want) || r.Ended.IsZero() {
@@ -330,6 +334,9 @@ func TestLocalKilled(t *testing.T) {
 			}
 			if _, err := os.Stat(filepath.Join(e.Dir(), "receipt.json")); err != nil {
 				t.Error(err)
+			}
+			if node, err := dir.ReadNode(0); err != nil || node.State == agent.Running {
+				t.Errorf("the record of its node is %+v, %v; want that it has ended, because a running job keeps its tree", node, err)
 			}
 		})
 	}

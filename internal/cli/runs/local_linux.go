@@ -52,7 +52,9 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 	log := command.TextLog(both)
 	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, User: userName(), Started: time.Now().UTC()}
 	journal, err := receipt.Dir(e.Dir()).BeginJournal(start)
-	if err = errors.Join(err, j.keepGiven(e.Dir())); err != nil {
+	source, notMoved := e.Adopt(j.source.Dir)
+	j.source.Dir = source
+	if err = errors.Join(err, notMoved, j.keepGiven(e.Dir())); err != nil {
 		return errors.Join(err, e.Shutdown())
 	}
 	failure := j.train(ctx, log, both, e, journal, start.Started)

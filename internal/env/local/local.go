@@ -46,7 +46,7 @@ type Environment struct {
 
 	options   Options
 	addresses []net.IP
-	// run is a folder for sockets and certificates, which ends with the environment.
+	// run is the scratch folder, which ends with the environment.
 	run    string
 	cancel context.CancelFunc
 	served []chan error
@@ -71,7 +71,10 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 	}
 	// An interrupted command still asks the nodes how its job ends.
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	if e.run, err = os.MkdirTemp("", socketsPrefix); err != nil {
+	if e.run, err = os.MkdirTemp("", scratchPrefix); err == nil {
+		_, err = fmt.Fprintln(e.lock, e.run)
+	}
+	if err != nil {
 		err = fmt.Errorf("creating a folder for the sockets of the nodes: %w", err)
 	} else {
 		err = e.start(ctx, environ, gpus)
@@ -106,6 +109,12 @@ func (e *Environment) claimName() error {
 		err = fail.Becausef(fail.InvalidInput, "starting run %s on this machine: there is one of that name; want another --run-name", e.Name)
 	}
 	return errors.Join(err, claimfile.RemoveAll(parent, begun), e.Unlock())
+}
+
+// Adopt moves a temporary folder to where it ends with the environment, whatever ends it.
+func (e *Environment) Adopt(folder string) (adopted string, err error) {
+	adopted = filepath.Join(e.run, "source")
+	return adopted, os.Rename(folder, adopted)
 }
 
 // Unlock ends the run for other processes. The receipt must be there.
@@ -252,11 +261,6 @@ func (e *Environment) config(node int, environ, gpus []string) server.Config {
 
 // datasets returns the folder in place of the claim for datasets.
 func (e *Environment) datasets() string { return filepath.Join(e.options.Folder, "datasets") }
-
-// own returns the folder of what environments do not share. It ends with the environment.
-func (e *Environment) own() string {
-	return filepath.Join(e.options.Folder, ".mlenv", "environments", e.options.Name)
-}
 
 // logOf returns the path of the log of a node's agent.
 func (e *Environment) logOf(node int) string {

@@ -7,7 +7,6 @@ package local
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -183,6 +182,7 @@ func runUntilKilled(folder string) {
 // Nothing survives a SIGKILL of mlenv.
 func TestKilled(t *testing.T) {
 	folder := t.TempDir()
+	t.Setenv("TMPDIR", t.TempDir())
 	command := exec.CommandContext(t.Context(), os.Args[0], killed, folder)
 	out, err := command.StdoutPipe()
 	if err == nil {
@@ -206,15 +206,22 @@ func TestKilled(t *testing.T) {
 	if of.Process() != command.Process.Pid {
 		t.Errorf("process %d runs it, want %d", of.Process(), command.Process.Pid)
 	}
-	if err := os.WriteFile(of.path(lockName), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil { // as a rank can, or another machine
+	lock, err := os.ReadFile(of.path(lockName))
+	if err == nil { // as a rank can, or another machine
+		err = os.WriteFile(of.path(lockName), []byte(strconv.Itoa(os.Getpid())), 0o644)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	if pid, how := of.Process(), of.Stop(); pid != 0 || strings.Contains(how, "kill") {
 		t.Errorf("process %d, which has not opened the lock, runs it; to stop it: %s", pid, how)
 	}
 	at, err := of.reach()
-	if err != nil {
+	if err := errors.Join(err, os.WriteFile(of.path(lockName), lock, 0o644)); err != nil {
 		t.Fatal(err)
+	}
+	if err := of.CleanUp(); fail.ReasonOf(err) != fail.EnvironmentBusy {
+		t.Errorf("deleting its temporary files while it is in progress: %v, want EnvironmentBusy", err)
 	}
 	if err := of.Remove(); fail.ReasonOf(err) != fail.EnvironmentBusy {
 		t.Errorf("deleting it while it is in progress: %v, want EnvironmentBusy", err)
@@ -235,32 +242,33 @@ func TestKilled(t *testing.T) {
 	if of.Running() {
 		t.Error("it runs without its process")
 	}
-	if err := of.Remove(); err != nil {
+	if err := of.CleanUp(); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(filepath.Dir(at.TLS)); !os.IsNotExist(err) {
-		t.Errorf("the folder of the sockets is left: %v", err)
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("temporary files are left: %v, %v", left, err)
+	}
+	if err := of.Remove(); err != nil {
+		t.Error(err)
 	}
 	if left, err := os.ReadDir(filepath.Dir(of.Dir())); err != nil || len(left) > 1 { // the record of the job has another name
 		t.Errorf("left are %v, %v", left, err)
 	}
 }
 
-// A rank can write any path into the file that names the folder of the sockets.
+// A rank can write any path into the file that names the scratch folder.
 func TestRemoveTakesNothingElse(t *testing.T) {
 	of := Run{Folder: t.TempDir(), Name: "run-1"}
-	bait := filepath.Join(t.TempDir(), socketsPrefix+"bait")
-	reached, err := json.Marshal(reach{TLS: filepath.Join(bait, "tls")})
-	err = errors.Join(err, os.MkdirAll(of.Dir(), 0o755), os.Mkdir(bait, 0o755), os.WriteFile(of.path(lockName), nil, 0o644),
-		os.WriteFile(of.path(reachName), reached, 0o644))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := of.Remove(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(bait); err != nil {
-		t.Error(err)
+	t.Setenv("TMPDIR", t.TempDir())
+	for _, bait := range []string{filepath.Join(t.TempDir(), scratchPrefix+"1"), os.TempDir(), os.TempDir() + "/other",
+		os.TempDir() + "/mlenv-folder-1", os.TempDir() + "/mlenv-1/../other"} {
+		if err := errors.Join(os.MkdirAll(of.Dir(), 0o755), os.MkdirAll(bait, 0o755),
+			os.WriteFile(of.path(lockName), []byte("1\n"+bait+"\n"), 0o644), of.Remove()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(bait); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

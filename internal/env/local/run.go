@@ -38,18 +38,19 @@ type Run struct {
 }
 
 const (
-	// lockName is the file that a run in progress holds a lock on. It contains the ID of mlenv's process.
-	lockName = "lock"
+	// lockName is the file that a run in progress holds a lock on. Its lines are the ID of mlenv's process and the scratch folder.
+	lockName    = "lock"
+	longestLock = 8 << 10
 	// reachName is the file that tells other processes how to reach the nodes.
 	reachName = "nodes.json"
-	// socketsPrefix begins the name of the folder for sockets and certificates.
-	socketsPrefix = "mlenv-"
+	// scratchPrefix begins the name of the folder for sockets, certificates, the copy of the user's files and scratch of jobs.
+	scratchPrefix = "mlenv-"
 )
 
 // reach is how other processes of the user reach the nodes.
 type reach struct {
 	Addresses []string `json:"addresses"`
-	// TLS is a folder with the certificates of a client, in the folder for sockets. It ends with the nodes.
+	// TLS is a folder with the certificates of a client, in the scratch folder. It ends with the nodes.
 	TLS string `json:"tls"`
 }
 
@@ -109,8 +110,7 @@ func (r Run) path(name string) string { return filepath.Join(r.Dir(), name) }
 // Process returns the ID of mlenv's process, 0 if it is not known, or the run is not in progress. The ranks may write the file too, and a
 // process on another machine that shares the folder has no ID here, so only a process that has the file open counts.
 func (r Run) Process() (pid int) {
-	const longest = 32
-	content, err := claimfile.Read(r.path(lockName), longest)
+	content, err := claimfile.Read(r.path(lockName), longestLock)
 	if err != nil || !r.Running() {
 		return 0
 	}
@@ -145,7 +145,7 @@ func (r Run) LastWrite() (last time.Time) {
 func (r Run) NodesEnded() (ended bool, failure string) {
 	for node, nodes := 0, 1; node < nodes; node++ {
 		status, err := record.Newest(r.Dir(), node).ReadNode(node)
-		if err != nil || status.State == agent.Running {
+		if err != nil || status.State == agent.Running || status.State == agent.Restarted {
 			return false, ""
 		}
 		nodes = status.Spec.Nodes
@@ -156,6 +156,48 @@ func (r Run) NodesEnded() (ended bool, failure string) {
 	return true, failure
 }
 
+// scratch returns the folder of the run's temporary files, "" if it is not known. The ranks may write the file that names it, so it may be
+// none but one of this kind.
+func (r Run) scratch() string {
+	content, _ := claimfile.Read(r.path(lockName), longestLock)
+	_, folder, _ := strings.Cut(strings.TrimSuffix(string(content), "\n"), "\n")
+	digits := strings.TrimPrefix(folder, filepath.Join(os.TempDir(), scratchPrefix))
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return ""
+	}
+	return folder
+}
+
+// own returns the folder of what environments do not share. It ends with the environment.
+func (r Run) own() string { return filepath.Join(r.Folder, ".mlenv", "environments", r.Name) }
+
+// CleanUp deletes the temporary files of a run whose mlenv was killed, and ends the records of its nodes: one that says running keeps its
+// tree for ever. Errors: EnvironmentBusy.
+func (r Run) CleanUp() error {
+	unlock, err := r.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for node, nodes := 0, 1; node < nodes && err == nil; node++ {
+		dir := record.Newest(r.Dir(), node)
+		status, unread := dir.ReadNode(node)
+		if nodes = status.Spec.Nodes; unread == nil && status.State == agent.Running {
+			status.State, status.Ended = agent.Restarted, r.LastWrite()
+			err = record.WriteJSON(dir.NodeStatus(node), status)
+		}
+	}
+	return errors.Join(err, r.removeScratch())
+}
+
+func (r Run) removeScratch() error {
+	err := claimfile.RemoveAll(filepath.Dir(r.own()), r.own())
+	if scratch := r.scratch(); scratch != "" {
+		err = errors.Join(err, claimfile.RemoveAll(os.TempDir(), scratch))
+	}
+	return err
+}
+
 // Remove deletes a run that has ended: its record, its receipt, and its working directory. Errors: EnvironmentBusy.
 func (r Run) Remove() error {
 	unlock, err := r.lock()
@@ -163,7 +205,7 @@ func (r Run) Remove() error {
 		return err
 	}
 	defer unlock()
-	at, _ := r.reach()
+	errs := []error{r.removeScratch()}
 	// From here on there is no such run, whatever happens.
 	state := filepath.Join(r.Folder, ".mlenv")
 	gone, err := os.MkdirTemp(filepath.Join(state, "runs"), ".gone-")
@@ -173,15 +215,8 @@ func (r Run) Remove() error {
 	if err != nil {
 		return fmt.Errorf("deleting local run %s: %w", r.Name, err)
 	}
-	var errs []error
-	// Of a run that was killed. The ranks may write the path, so it may name no other folder than one of this kind.
-	if sockets := filepath.Dir(at.TLS); filepath.Dir(sockets) == filepath.Clean(os.TempDir()) &&
-		strings.HasPrefix(filepath.Base(sockets), socketsPrefix) {
-		errs = append(errs, claimfile.RemoveAll(os.TempDir(), sockets))
-	}
 	for _, folder := range []string{
-		gone, filepath.Join(state, "environments", r.Name), filepath.Join(r.Folder, agent.WorkFolder, r.Name),
-		filepath.Join(r.Folder, agent.WorkFolder, "."+r.Name),
+		gone, filepath.Join(r.Folder, agent.WorkFolder, r.Name), filepath.Join(r.Folder, agent.WorkFolder, "."+r.Name),
 	} {
 		errs = append(errs, claimfile.RemoveAll(filepath.Dir(folder), folder))
 	}

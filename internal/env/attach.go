@@ -27,14 +27,18 @@ func (e Environment) Attach(ctx context.Context, log *slog.Logger, certs string,
 	if set, err = e.Nodes(ctx, certs); err != nil {
 		return nil, nil, err
 	}
-	if hold == nil {
-		return set, set.Close, nil
-	}
 	if of.UID == "" { // the reaper deletes no Lease that has changed since it asked the nodes
-		if err := hold.Renew(ctx); fail.ReasonOf(err) == fail.EnvironmentMissing {
+		change := e.Lease(log).NoteUse
+		if hold != nil {
+			change = hold.Renew
+		}
+		if err := change(ctx); fail.ReasonOf(err) == fail.EnvironmentMissing {
 			set.Close()
 			return nil, nil, err
 		}
+	}
+	if hold == nil {
+		return set, set.Close, nil
 	}
 	stop := hold.Renewing(ctx)
 	return set, func() {

@@ -19,14 +19,14 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
-// Attach renews a person's Lease before the command starts anything, or the reaper would release an environment that it has just seen
-// unused.
+// Attach changes the Lease before the command starts anything, or the reaper would release an environment that it has just seen unused.
 func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	made := agenttest.Start(t, 1)[0].Certificates()
 	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert,
@@ -34,7 +34,7 @@ func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	me := "h-kim"
 	clients := &kube.Clients{Namespace: "ns", Tekton: tektonfake.NewSimpleClientset(), Kube: fake.NewClientset(
 		secret, &appsv1.StatefulSet{ObjectMeta: about("env")},
-		&coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &me}})}
+		&coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("h-kim")}})}
 	clients.Kube.(*fake.Clientset).PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true,
 			&authenticationv1.SelfSubjectReview{
@@ -45,10 +45,21 @@ func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer detach()
-	held, err := clients.Kube.CoordinationV1().Leases("ns").Get(t.Context(), "env", metav1.GetOptions{})
+	leases := clients.Kube.CoordinationV1().Leases("ns")
+	held, err := leases.Get(t.Context(), "env", metav1.GetOptions{})
 	if err != nil || held.Spec.RenewTime == nil {
 		t.Errorf("the lease is %+v, %v; want it renewed", held, err)
 	}
+	me = "another user"
+	if _, detach, err := Of(clients, "env").Attach(t.Context(), slog.New(slog.DiscardHandler), "", run.Flags{}); err != nil {
+		t.Error(err)
+	} else {
+		detach()
+	}
+	if held, err = leases.Get(t.Context(), "env", metav1.GetOptions{}); err != nil || held.Annotations[lease.UsedAnnotation] == "" {
+		t.Errorf("the lease is %+v, %v; want the use by a person who does not hold it", held, err)
+	}
+	me = "h-kim"
 	client := clients.Kube.(*fake.Clientset)
 	client.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) { // the reaper was faster
 		_ = client.Tracker().Delete(coordinationv1.SchemeGroupVersion.WithResource("leases"), "ns", "env")

@@ -83,8 +83,10 @@ func (h *Hold) WaitLost(ctx context.Context) error {
 
 // Renew makes the Lease last for its duration from now. The error is EnvironmentMissing if the Lease is lost.
 func (h *Hold) Renew(ctx context.Context) error {
-	return h.client.change(ctx, "renewing", h.holder, func(lease *coordinationv1.Lease) error {
-		if lease.UID != h.uid {
+	return h.client.change(ctx, "renewing", func(lease *coordinationv1.Lease) error {
+		if err := checkHolder(lease, h.holder); err != nil {
+			return err
+		} else if lease.UID != h.uid {
 			return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was recreated for %s", lease.Namespace,
 				lease.Name, HolderOf(lease))
 		}
@@ -93,14 +95,19 @@ func (h *Hold) Renew(ctx context.Context) error {
 	})
 }
 
-// change updates the Lease that the holder holds, even if others update it at the same moment.
-func (c Client) change(ctx context.Context, verb, holder string, edit func(*coordinationv1.Lease) error) error {
+// NoteUse changes the Lease of an environment that somebody else holds: the reaper deletes none that has changed since it asked the nodes.
+func (c Client) NoteUse(ctx context.Context) error {
+	return c.change(ctx, "noting a use in", func(lease *coordinationv1.Lease) error {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, UsedAnnotation, c.Now().UTC().Format(time.RFC3339Nano))
+		return nil
+	})
+}
+
+// change updates the Lease, even if others update it at the same moment.
+func (c Client) change(ctx context.Context, verb string, edit func(*coordinationv1.Lease) error) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		lease, err := c.Find(ctx)
 		if err != nil {
-			return err
-		}
-		if err := checkHolder(lease, holder); err != nil {
 			return err
 		}
 		if err := edit(lease); err != nil {

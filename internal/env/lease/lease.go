@@ -33,6 +33,8 @@ const (
 	HolderName = project.LabelPrefix + "holder-name"
 	// HolderKind is PipelineRun or Person.
 	HolderKind = project.LabelPrefix + "holder-kind"
+	// UsedAnnotation is when a person who does not hold the environment last began to use it.
+	UsedAnnotation = project.LabelPrefix + "used"
 	// IdleAnnotation is how long a person's environment may be without use. It is missing for no bound.
 	IdleAnnotation = project.LabelPrefix + "idle-timeout"
 

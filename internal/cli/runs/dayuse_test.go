@@ -157,22 +157,31 @@ func TestCleanupTime(t *testing.T) {
 	}
 }
 
-// TestNewestRun tests that status, logs and receipt without a name take the newest run, of the cluster or of this machine.
-func TestNewestRun(t *testing.T) {
+// TestFirstRun tests that status and logs without a name take a run in progress, of the cluster rather than of this machine, or else the
+// newest.
+func TestFirstRun(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
 	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Namespace: "ns",
 		Tekton: tektonfake.NewSimpleClientset(aRun("ns", "old", time.Hour, true), aRun("ns", "new", time.Minute, true))}
-	here := func(age time.Duration) []runInfo {
-		return []runInfo{{name: "local", receipt: &receipt.Receipt{Run: "local", Started: time.Now().Add(-age)}}}
+	local := func(age time.Duration, verdict receipt.Verdict) []runInfo {
+		return []runInfo{{name: "local", at: here{}, forbidden: true,
+			receipt: &receipt.Receipt{Run: "local", Verdict: verdict, Started: time.Now().Add(-age)}}}
 	}
-	for want, local := range map[string][]runInfo{"new": here(time.Hour), "local": here(time.Second)} {
-		if got, err := chosen(t.Context(), clients, nil, local); err != nil || got.name != want {
+	check := func(want string, local []runInfo, named ...string) {
+		t.Helper()
+		if got, err := chosen(t.Context(), clients, named, local); err != nil || got.name != want {
 			t.Errorf("got %q, %v; want %q", got.name, err, want)
 		}
 	}
-	if got, err := chosen(t.Context(), clients, []string{"old"}, here(time.Second)); err != nil || got.name != "old" {
-		t.Errorf("got %q, %v; want the named run", got.name, err)
+	check("new", local(time.Hour, receipt.Succeeded))
+	check("local", local(time.Second, receipt.Succeeded))
+	check("local", local(time.Hour, ""))
+	check("old", local(time.Second, receipt.Succeeded), "old")
+	if err := clients.Tekton.(*tektonfake.Clientset).Tracker().Add(aRun("ns", "trains", 2*time.Hour, false)); err != nil {
+		t.Fatal(err)
 	}
+	check("trains", local(time.Second, receipt.Succeeded))
+	check("trains", local(time.Second, ""))
 }
 
 func TestSince(t *testing.T) {

@@ -22,23 +22,39 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// chosen returns the named run, or else the newest one, which may be one of this machine.
+// chosen returns the named run, or else the first one, which may be one of this machine.
 func chosen(ctx context.Context, clients *kube.Clients, args []string, here []runInfo) (runInfo, error) {
 	if len(args) == 0 {
 		all, err := listRuns(ctx, clients)
 		if err != nil {
 			return runInfo{}, err
 		}
-		if len(here) > 0 && (len(all) == 0 || here[0].started().After(all[0].started())) {
-			return here[0], nil
-		}
-		if len(all) == 0 {
+		if all = append(all, here...); len(all) == 0 {
 			next := fmt.Sprintf("mlenv run . SCRIPT -n %s   # in the folder of your script", clients.Namespace)
 			return runInfo{}, missing(ctx, clients, next, "looking for the newest run in %s: there is none", clients.Namespace)
 		}
-		args = []string{all[0].name}
+		r := first(all)
+		if _, local := r.at.namespace(r); local {
+			return r, nil
+		}
+		args = []string{r.name}
 	}
 	return findRun(ctx, clients, args[0])
+}
+
+// first returns a run in progress, of the cluster rather than of this machine, or else the newest run.
+func first(all []runInfo) runInfo {
+	order := func(r runInfo) int {
+		_, local := r.at.namespace(r)
+		switch {
+		case r.standing().Verdict != "":
+			return 2
+		case local:
+			return 1
+		}
+		return 0
+	}
+	return slices.MinFunc(all, func(a, b runInfo) int { return cmp.Or(cmp.Compare(order(a), order(b)), newestFirst(a, b)) })
 }
 
 // findRun looks for the PipelineRun and the receipt. If both are missing, the reason is InvalidInput.

@@ -18,8 +18,8 @@ func LogsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [RUN]",
 		Short: "Show the logs of a run or of one rank, during the run or later",
-		Long: `Show the logs of the tasks of a run (default: the newest one) as long as Kubernetes keeps them, and then the last lines
-of the failed ranks from the receipt.
+		Long: `Show the logs of the tasks of a run (default: one in progress, or else the newest) as long as Kubernetes keeps
+them, and then the last lines of the failed ranks from the receipt.
 
 With --rank mlenv shows the whole log of that rank: from its node during the run, and later from the workspace's claim,
 which a temporary pod reads. A terminal gets it without control characters, a file or a pipe as it is. With --follow it

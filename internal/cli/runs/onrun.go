@@ -10,9 +10,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// onRun returns the RunE of a command about the run that its first argument names, or else the newest one. do gets the other
+// onRun returns the RunE of a command about the run that its first argument names, or else the first one. do gets the other
 // arguments. A name means a local run if there is one, unless a flag chooses a cluster or a namespace. Without a cluster, or
-// if it does not answer, the newest run is a local one. A local run needs no clients.
+// if it does not answer, the first run is a local one. A local run needs no clients.
 func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients, r runInfo, others []string) error) func(
 	*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -37,7 +37,7 @@ func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients,
 			if clients != nil {
 				onlyHere(cmd, err)
 			}
-			r, err = local[0], nil
+			r, err = first(local), nil
 		}
 		if err != nil {
 			return err

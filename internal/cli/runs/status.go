@@ -62,8 +62,8 @@ func StatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [RUN]",
 		Short: "Show the state of a run: phases, nodes, metrics, and why it failed",
-		Long: `Show the state of a run (default: the newest one). While the training is in progress mlenv asks the nodes, through the
-API server.
+		Long: `Show the state of a run (default: one in progress, or else the newest). While the training is in progress mlenv asks
+the nodes, through the API server.
 
 Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or no such run.`,
 		Example: "  mlenv status\n  mlenv status train-multi-node-x7k2p --output=json",

@@ -6,6 +6,7 @@ package script
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"io/fs"
@@ -47,8 +48,14 @@ var (
 		{regexp.MustCompile(fmt.Sprintf(declared, "--deepspeed_config")), func(a *Arguments) *string { return &a.Config }},
 		{regexp.MustCompile(`\b(?:HfArgumentParser|TrlParser)\(`), func(a *Arguments) *string { return &a.Trainer }},
 	}
-	imports = regexp.MustCompile(`(?m)^\s*(?:import\s+([\w., \t]+)|from\s+(\.*)([\w.]*)\s+import\s+(\([^)]*\)|[^\n]*))`)
-	name    = regexp.MustCompile(`\w+`)
+	// alias matches a shorter name of add_argument.
+	alias = regexp.MustCompile(`(?m)^\s*(\w+)\s*=\s*[\w.]+\.add_argument\s*$`)
+	// field matches local_rank as a field of a class that classParser makes arguments of, with both its spellings.
+	field = regexp.MustCompile(`(?:@[\w.]*dataclass\b[^\n]*\nclass |\bclass \w+\(Tap\b)[^\n]*\n` +
+		`(?:[ \t]+[^\n]*\n|[ \t]*\n)*?[ \t]+local_rank[ \t]*:`)
+	classParser = regexp.MustCompile(`\b(?:HfArgumentParser\(|TrlParser\(|simple_parsing\b|import Tap\b)`)
+	imports     = regexp.MustCompile(`(?m)^\s*(?:import\s+([\w., \t]+)|from\s+(\.*)([\w.]*)\s+import\s+(\([^)]*\)|[^\n]*))`)
+	name        = regexp.MustCompile(`\w+`)
 )
 
 // Read reads the first of the files that exists, such as those of a module, and what it imports. Modules are searched in the folder from.
@@ -57,20 +64,32 @@ func Read(tree fs.FS, files []string, from string) (found Arguments) {
 	if start < 0 {
 		return found
 	}
+	fields, parses := "", false
 	waiting := []string{path.Clean(files[start])}
 	for seen := 0; seen < len(waiting) && seen < mostFiles; seen++ {
 		file := waiting[seen]
 		text := comment.ReplaceAll(read(tree, file), nil)
+		for _, short := range alias.FindAllSubmatch(text, -1) {
+			text = regexp.MustCompile(`\b`+string(short[1])+`\(`).ReplaceAll(text, []byte("add_argument("))
+		}
+		place := func(end int) string { return fmt.Sprintf("%s:%d", file, 1+bytes.Count(text[:end], []byte("\n"))) }
 		for _, p := range places {
 			if at := p.pattern.FindIndex(text); at != nil && *p.of(&found) == "" {
-				*p.of(&found) = fmt.Sprintf("%s:%d", file, 1+bytes.Count(text[:at[0]], []byte("\n")))
+				*p.of(&found) = place(at[0])
 			}
 		}
+		if at := field.FindIndex(text); at != nil && fields == "" {
+			fields = place(at[1])
+		}
+		parses = parses || classParser.Match(text)
 		for _, imported := range importedBy(tree, string(text), path.Dir(file), from) {
 			if !slices.Contains(waiting, imported) {
 				waiting = append(waiting, imported)
 			}
 		}
+	}
+	if parses {
+		found.LocalRank = cmp.Or(found.LocalRank, fields)
 	}
 	return found
 }

@@ -50,6 +50,8 @@ type JobStatus struct {
 	// StopCause and StopReason come from the request that stopped the job.
 	StopCause  StopCause    `json:"stopCause,omitempty"`
 	StopReason string       `json:"stopReason,omitempty"`
+	// NoHandler is true if the ranks were to save when they were stopped, and none of their processes handled SIGTERM.
+	NoHandler bool `json:"noHandler,omitempty"`
 	Ranks      []RankStatus `json:"ranks"`
 	// NCCL is what the logs of the node's ranks show, without channels; nil without logs, as with gloo.
 	NCCL *nccl.Summary `json:"nccl,omitempty"`

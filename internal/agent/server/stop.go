@@ -60,7 +60,10 @@ func (j *job) endIn(graceful context.Context, cause agent.StopCause) {
 	defer j.killNow()
 	switch {
 	case cause.Saves():
-		j.processes.warn(graceful)
+		handled := j.processes.warn(graceful)
+		j.mu.Lock()
+		j.status.NoHandler = !handled
+		j.mu.Unlock()
 	case cause == agent.StopHang:
 		j.dumpUnread(graceful)
 		j.processes.terminate(graceful)
@@ -108,20 +111,23 @@ func (j *job) giveNotice() {
 
 // warn sends SIGTERM to the processes of the ranks that are to save, as soon as there are any. Launchers get none: they would kill their
 // ranks after a time of their own. One that still has no rank after some seconds, such as one that waits for other nodes, has nothing to
-// save, and gets it too.
-func (p *processes) warn(ctx context.Context) {
+// save, and gets it too. handled reports whether a process that got it has a handler, or whether that is not known.
+func (p *processes) warn(ctx context.Context) (handled bool) {
 	starting, done := context.WithTimeout(ctx, startTime)
 	defer done()
-	for p.warnRanks() == 0 {
+	for {
+		if count, handled := p.warnRanks(); count > 0 {
+			return handled
+		}
 		if !pause(starting, briefly) {
 			p.terminate(ctx)
-			return
+			return true
 		}
 	}
 }
 
-// warnRanks sends SIGTERM once, and returns how many processes got it.
-func (p *processes) warnRanks() (count int) {
+// warnRanks sends SIGTERM once. It returns how many processes got it, and whether one of them handles it.
+func (p *processes) warnRanks() (count int, handled bool) {
 	all := processTable()
 	children := map[int][]int{}
 	for _, process := range all {
@@ -135,6 +141,7 @@ func (p *processes) warnRanks() (count int) {
 		}
 		for _, rank := range children[pid] {
 			for _, saver := range savers(rank, children) {
+				handled = handled || handlesTerm(saver)
 				if saver == rank {
 					saver = pid // which passes it on, and remembers it
 				}
@@ -144,7 +151,7 @@ func (p *processes) warnRanks() (count int) {
 			}
 		}
 	}
-	return count
+	return count, handled
 }
 
 // savers returns which processes of a rank get SIGTERM so that it can save:

@@ -35,17 +35,22 @@ func (j Job) NewestCheckpoint(ctx context.Context, spec agent.JobSpec) (found ag
 	return found, path.Join(agent.Workspace, spec.CheckpointPath(j.ID)), nil
 }
 
-// SavedSince returns the clause of a message about a checkpoint that was written after the nodes began to stop their ranks, "" if it was
-// not.
+// SavedSince returns the clause of a message about a checkpoint that was written after the nodes began to stop their ranks, or about a
+// program that does not save then, as no rank handled SIGTERM; else "".
 func SavedSince(statuses []agent.JobStatus, newest agent.Checkpoint) string {
 	var since time.Time
+	unprepared := true
 	for _, status := range statuses {
+		unprepared = unprepared && (status.NoHandler || status.Stopping.IsZero())
 		if !status.Stopping.IsZero() && (since.IsZero() || status.Stopping.Before(since)) {
 			since = status.Stopping
 		}
 	}
 	// Filesystems keep the time of a file to the second, or by another clock.
 	const rounding = 2 * time.Second
+	if unprepared && !since.IsZero() {
+		return "its program does not save when it is stopped"
+	}
 	if newest.Name == "" || since.IsZero() || newest.Modified.Before(since.Add(-rounding)) {
 		return ""
 	}

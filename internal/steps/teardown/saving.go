@@ -3,6 +3,7 @@
 package teardown
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -83,10 +84,10 @@ func (t *teardown) addSaved(ctx context.Context, r *receipt.Receipt, clients nod
 	asking, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	newest, at, err := jobs.Job{ID: t.options.Run.UID, Members: clients}.NewestCheckpoint(asking, statuses[stopped].Spec)
-	if err != nil || at == "" {
+	if err != nil {
 		return
 	}
-	r.Checkpoint = at
+	r.Checkpoint = cmp.Or(at, r.Checkpoint)
 	if saved := jobs.SavedSince(statuses, newest); saved != "" && r.Verdict != receipt.Succeeded && !strings.Contains(r.Message, saved) {
 		r.Message = strings.TrimPrefix(r.Message+"; "+saved, "; ")
 	}

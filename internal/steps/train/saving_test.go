@@ -103,9 +103,12 @@ func TestSaveAtTheTimeout(t *testing.T) {
 
 // All ranks save and exit with 0 when the time is over. Their work is not done.
 func TestSavedAtTheTimeout(t *testing.T) {
-	training, out, agents := newTraining(t, `trap 'exit 0' TERM; touch up; while :; do sleep 0.02; done`)
-	if _, err := timeOut(t, training, agents, nil); fail.ReasonOf(err) != fail.TrainingTimeout {
-		t.Errorf("got %v, want TrainingTimeout\n%s", err, out)
+	for _, handler := range []string{`trap 'exit 0' TERM; `, ""} {
+		training, out, agents := newTraining(t, handler+`touch up; while :; do sleep 0.02; done`)
+		_, err := timeOut(t, training, agents, nil)
+		if fail.ReasonOf(err) != fail.TrainingTimeout || strings.Contains(err.Error(), "does not save when it is stopped") != (handler == "") {
+			t.Errorf("handler %q: got %v, want TrainingTimeout, and whether the program saves\n%s", handler, err, out)
+		}
 	}
 }
 

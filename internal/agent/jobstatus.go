@@ -48,11 +48,11 @@ type JobStatus struct {
 	// Kill is when the agent kills the job's processes that have not ended by then.
 	Kill time.Time `json:"kill,omitzero"`
 	// StopCause and StopReason come from the request that stopped the job.
-	StopCause  StopCause    `json:"stopCause,omitempty"`
-	StopReason string       `json:"stopReason,omitempty"`
+	StopCause  StopCause `json:"stopCause,omitempty"`
+	StopReason string    `json:"stopReason,omitempty"`
 	// NoHandler is true if the ranks were to save when they were stopped, and none of their processes handled SIGTERM.
-	NoHandler bool `json:"noHandler,omitempty"`
-	Ranks      []RankStatus `json:"ranks"`
+	NoHandler bool         `json:"noHandler,omitempty"`
+	Ranks     []RankStatus `json:"ranks"`
 	// NCCL is what the logs of the node's ranks show, without channels; nil without logs, as with gloo.
 	NCCL *nccl.Summary `json:"nccl,omitempty"`
 	// Collectives are the last ones of ranks, by rank, by the dumps that torch wrote until the end of the job.

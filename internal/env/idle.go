@@ -80,15 +80,15 @@ func (e Environment) Idle(ctx context.Context, l *coordinationv1.Lease) (*Idle, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, useTime)
 	defer cancel()
-	use, err := e.lastUse(ctx)
+	use, err := e.LastUse(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("asking when environment %s was used last: %w", e, err)
 	}
 	return &Idle{Environment: e.String(), Holder: lease.HolderOf(l), Use: use, Timeout: timeout}, nil
 }
 
-// lastUse asks all nodes, with the certificate that opens this answer alone: the reaper may read no Secret.
-func (e Environment) lastUse(ctx context.Context) (last agent.Use, err error) {
+// LastUse asks all nodes, with the certificate that opens this answer alone: the reaper may read no Secret.
+func (e Environment) LastUse(ctx context.Context) (last agent.Use, err error) {
 	config, err := e.clients.Kube.CoreV1().ConfigMaps(e.Namespace).Get(ctx, e.UseConfig, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return last, fail.Becausef(fail.EnvironmentMissing, "it has no ConfigMap %s: it is being created", e.UseConfig)

@@ -7,15 +7,24 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
+)
+
+const (
+	// notedTime is how long mlenv train may take to note the end of its training, also while its user's machine has no network.
+	notedTime = 5 * time.Minute
+	// useTime is for the nodes' answers.
+	useTime = 10 * time.Second
 )
 
 // finish writes the receipts of runs that have ended without one and hold no environment: nobody else will. The release of an
@@ -27,7 +36,7 @@ func (r *reaper) finish(ctx context.Context, held []coordinationv1.Lease) error 
 		if slices.ContainsFunc(held, func(l coordinationv1.Lease) bool { return lease.HolderOf(&l).ID == m.RunUID }) {
 			continue
 		}
-		if m.Kept && slices.ContainsFunc(held, func(l coordinationv1.Lease) bool { return l.Name == m.Environment }) {
+		if m.Kept && slices.ContainsFunc(held, func(l coordinationv1.Lease) bool { return l.Name == m.Environment }) && !r.unused(ctx, m) {
 			continue // the user's mlenv train writes it
 		}
 		why, err := r.whyOver(ctx, m)
@@ -44,6 +53,15 @@ func (r *reaper) finish(ctx context.Context, held []coordinationv1.Lease) error 
 		problems = append(problems, r.write(ctx, m, why))
 	}
 	return errors.Join(problems...)
+}
+
+// unused reports whether the nodes of a kept environment have run nothing for so long that mlenv train, which notes the end of a training
+// within seconds, was killed.
+func (r *reaper) unused(ctx context.Context, m receipt.Journal) bool {
+	asking, cancel := context.WithTimeout(ctx, useTime)
+	defer cancel()
+	use, err := env.Of(r.clients, m.Environment).LastUse(asking)
+	return err == nil && use.Idle > notedTime
 }
 
 // write writes the receipt, unless another writer has meanwhile, or a later run has got the name.
@@ -67,6 +85,9 @@ func (r *reaper) write(ctx context.Context, m receipt.Journal, why string) error
 
 // whyOver returns why no step of a run will write its receipt, "" if one may.
 func (r *reaper) whyOver(ctx context.Context, m receipt.Journal) (string, error) {
+	if m.Kept {
+		return "no mlenv train follows it", nil
+	}
 	found, err := run.Get(ctx, r.clients.Tekton, m.Namespace, m.Run)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && string(found.UID) != m.RunUID:

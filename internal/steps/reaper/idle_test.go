@@ -22,9 +22,13 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/jobs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/test/webhook"
 )
@@ -214,5 +218,35 @@ func TestUsedMeanwhile(t *testing.T) {
 	})
 	if !k.after(t, 3*time.Hour) || deletions != 1 {
 		t.Errorf("%d deletions, want one and the environment left\n%s", deletions, k.log)
+	}
+}
+
+// A training by hand whose mlenv train was killed gets its receipt while its environment is kept, but not while its ranks run.
+func TestKilledTrainingByHand(t *testing.T) {
+	k := newKept(t, "")
+	start := receipt.Start{Run: "by-hand-1", Namespace: "ns", RunUID: "by-hand-1", Environment: "env", Kept: true}
+	entry := receipt.Entry{Task: "train", Status: run.Running, Started: time.Now()}
+	if err := receipt.Note(t.Context(), k.client, start, entry); err != nil {
+		t.Fatal(err)
+	}
+	spec := agent.JobSpec{Run: "by-hand-1", Launcher: agent.Command, Script: "sleep", Args: []string{"1000"}, Nodes: 2, RanksPerNode: 1}
+	if _, err := k.nodes[1].Client.StartJob(t.Context(), "by-hand-1", spec); err != nil {
+		t.Fatal(err)
+	}
+	for _, running := range []bool{true, false} {
+		if !running {
+			stop := agent.Stop{Cause: agent.StopCancelled, Grace: time.Millisecond}
+			job := jobs.Job{ID: "by-hand-1", Members: nodes.Set{k.nodes[1].Client}}
+			if err := job.StopAndWait(t.Context(), stop); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !k.after(t, notedTime+time.Second) {
+			t.Fatal("the environment is released")
+		}
+		got, err := receipt.Read(t.Context(), k.client, "ns", "by-hand-1")
+		if running && !apierrors.IsNotFound(err) || !running && (err != nil || !strings.Contains(got.Message, "mlenv train was killed")) {
+			t.Errorf("running %t: got %+v, %v\n%s", running, got, err, k.log)
+		}
 	}
 }

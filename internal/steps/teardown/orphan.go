@@ -63,7 +63,9 @@ func Finish(ctx context.Context, clients *kube.Clients, log *slog.Logger, now fu
 	if err != nil || r == nil {
 		return err
 	}
-	r.Teardown = "no teardown ran, because " + why + "; no environment is held for the run"
+	if !m.Kept {
+		r.Teardown = "no teardown ran, because " + why + "; no environment is held for the run"
+	}
 	return m.Finish(ctx, clients.Kube, *r)
 }
 
@@ -94,7 +96,7 @@ func (t *teardown) recollect(ctx context.Context, m receipt.Journal) (*receipt.R
 	case gone && m.RunUID != t.options.Run.UID:
 		return nil, nil
 	case gone && m.Kept:
-		r = m.End(fail.Cancelled, "its environment was released before mlenv train wrote the receipt", t.now())
+		r = m.End(fail.Cancelled, "mlenv train was killed, or its environment released, before it wrote the receipt", t.now())
 	case gone, err == nil && found.Deleted:
 		r = m.End(fail.Cancelled, receipt.Deleted, t.now())
 	case err != nil:

@@ -42,7 +42,7 @@ func newLog(out io.Writer, json bool) *slog.Logger {
 // TextLog writes messages without attributes, one per line. It is the only writer for logs: a text of others in a message
 // neither steers a terminal nor forges a line, because all lines of a message but the first are indented.
 func TextLog(out io.Writer) *slog.Logger {
-	return slog.New(&textHandler{out: Live(out)})
+	return slog.New(&textHandler{out: DroppingWriter(out)})
 }
 
 type textHandler struct {
@@ -79,7 +79,7 @@ func Output(cmd *cobra.Command) io.Writer {
 	if IsJSON(cmd) {
 		return nil
 	}
-	return Live(cmd.OutOrStdout())
+	return DroppingWriter(cmd.OutOrStdout())
 }
 
 // ReportOutput is for a report: Output, unless --output chooses a document.

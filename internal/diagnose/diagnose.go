@@ -105,7 +105,7 @@ func (e *explainer) waitingPods() string {
 	case 1:
 		return fmt.Sprintf("; %s is ready and waits", names[0])
 	}
-	return fmt.Sprintf("; %s are ready and wait", list(names, 3))
+	return fmt.Sprintf("; %s are ready and wait", firstNames(names, 3))
 }
 
 // merge joins findings that differ only in their object, and keeps the first one's next command.

@@ -64,7 +64,7 @@ func (e *explainer) podNames() []string {
 	return names
 }
 
-func named[T any, P interface {
+func findNamed[T any, P interface {
 	*T
 	metav1.Object
 }](objects []T, name string) P {
@@ -153,8 +153,8 @@ type container struct {
 	init bool
 }
 
-// title returns "container train" or "init container agent".
-func (c container) title() string {
+// displayName returns "container train" or "init container agent".
+func (c container) displayName() string {
 	if c.init {
 		return "init container " + c.Name
 	}
@@ -189,8 +189,8 @@ func containersOf(pod *corev1.Pod) []container {
 	return found
 }
 
-// image returns the requested name; the status may have a resolved one.
-func (c container) image() string { return cmp.Or(c.spec.Image, c.Image) }
+// imageName returns the requested name; the status may have a resolved one.
+func (c container) imageName() string { return cmp.Or(c.spec.Image, c.Image) }
 
 // hasStarted reports whether some container of the pod has run, so that its network and volumes exist.
 func hasStarted(pod *corev1.Pod) bool {

@@ -84,14 +84,14 @@ func (e *examination) missing() bool {
 	return e.clusterErr == nil && e.cluster.StatefulSet == nil && len(e.cluster.Pods) == 0
 }
 
-func (e *examination) mode() agent.Mode {
+func (e *examination) networkMode() agent.Mode {
 	if e.cluster.StatefulSet == nil {
 		return ""
 	}
 	return agent.Mode(e.cluster.StatefulSet.Annotations[objects.ModeAnnotation])
 }
 
-func (e *examination) rdmaWanted() bool { return e.mode() == agent.RDMA }
+func (e *examination) rdmaWanted() bool { return e.networkMode() == agent.RDMA }
 
 // unreadable has a finding for everything that could not be read.
 func (e *examination) unreadable() {

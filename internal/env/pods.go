@@ -109,7 +109,7 @@ func (e Environment) termination(ctx context.Context, pod string) (ended *corev1
 	ctx, cancel := context.WithTimeout(ctx, kubeletTime)
 	defer cancel()
 	named := metav1.ListOptions{FieldSelector: "metadata.name=" + pod}
-	_ = kube.Until(ctx, "pod "+pod, e.clients.Kube.CoreV1().Pods(e.Namespace), named, func(pods []*corev1.Pod) (bool, error) {
+	_ = kube.WatchUntil(ctx, "pod "+pod, e.clients.Kube.CoreV1().Pods(e.Namespace), named, func(pods []*corev1.Pod) (bool, error) {
 		for _, pod := range pods {
 			for _, container := range pod.Status.ContainerStatuses {
 				ended = cmp.Or(container.LastTerminationState.Terminated, ended)

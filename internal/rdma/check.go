@@ -226,5 +226,5 @@ func (f Facts) summary() string {
 		rails = append(rails, fmt.Sprintf("%s (%s, %s)", rail.Device.Name, rail.Port.Rate, rail.Port.LinkLayer))
 	}
 	return fmt.Sprintf("rails %s; expected %s; GPUDirect %s; memory to lock %s; IOMMU %s",
-		strings.Join(rails, ", "), f.ExpectedBandwidth(), f.GPUDirect.Way(), f.Memory.Reach(), f.IOMMU.Mode)
+		strings.Join(rails, ", "), f.ExpectedBandwidth(), f.GPUDirect.Describe(), f.Memory.MaxLockable(), f.IOMMU.Mode)
 }

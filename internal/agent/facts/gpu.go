@@ -50,7 +50,7 @@ func GPUs(ctx context.Context, environ []string, given int) (gpus []agent.GPU, m
 	if err != nil {
 		return nil, false, err
 	}
-	gpus, err = own(shown, listed(environ, mountedDevices), given)
+	gpus, err = selectGiven(shown, listed(environ, mountedDevices), given)
 	return gpus, len(gpus) < len(shown), err
 }
 

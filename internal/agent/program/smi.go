@@ -14,8 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// smi becomes the container's nvidia-smi, which shows a privileged pod all GPUs of its node, and limits it to those that the pod was given.
-func smi(args, environ []string) error {
+// execNvidiaSMI becomes the container's nvidia-smi, which shows a privileged pod all GPUs of its node, and limits it to those that the pod
+// was given.
+func execNvidiaSMI(args, environ []string) error {
 	path, _ := agent.Variable(environ, "PATH")
 	own, _ := agent.Variable(environ, agent.OwnGPUs)
 	program, err := nextSMI(path)

@@ -78,8 +78,8 @@ func (p *peers) look(ctx context.Context, ranks []agent.RankStatus) {
 	}
 }
 
-// alone reports whether the job has ended before its ranks met.
-func (p *peers) alone() bool {
+// neverMet reports whether the job has ended before its ranks met.
+func (p *peers) neverMet() bool {
 	if !p.expected() || p.met.Load() {
 		return false
 	}

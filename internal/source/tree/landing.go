@@ -59,7 +59,7 @@ func NewLanding(ctx context.Context, to string, m Manifest) (*Landing, error) {
 		}
 		paths = append(paths, name)
 	}
-	here, err := Scan(ctx, to, Only(paths))
+	here, err := Scan(ctx, to, OnlyPaths(paths))
 	if err != nil {
 		return nil, err
 	}

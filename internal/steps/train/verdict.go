@@ -110,7 +110,7 @@ func endedBefore(found cause.Cause, statuses []agent.JobStatus) bool {
 // else nil.
 func (j judge) held(statuses []agent.JobStatus, found cause.Cause, then string) error {
 	status := statuses[found.Rank.Node]
-	held, ok := found.Held(status.Stopping)
+	held, ok := found.HeldAfterError(status.Stopping)
 	if !ok {
 		return nil
 	}

@@ -34,7 +34,7 @@ func (w *lossWatch) take(fact event, _, _ time.Time) string {
 	if step, ok := metrics.Number(line.line, "step"); ok {
 		w.step, w.stepped = step, true
 	}
-	loss, ok := metrics.Loss(line.line)
+	loss, ok := metrics.LossOf(line.line)
 	if !ok {
 		return ""
 	}

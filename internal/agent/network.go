@@ -17,7 +17,6 @@ import (
 // Mode is how the nodes of an environment talk to each other.
 type Mode string
 
-// The modes.
 const (
 	// TCP works everywhere and needs no permission.
 	TCP Mode = "tcp"

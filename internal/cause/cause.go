@@ -194,7 +194,7 @@ func failedAt(rank agent.RankStatus) time.Time {
 }
 
 // HeldAfterError returns how long the process of a rank that had failed by an error of its own still ran when the job was stopped: for
-// example a thread that is no daemon, or a wait for peers at exit, holds it. ok is false if its error is not the last thing that it printed
+// example a non-daemon thread, or a wait for peers at exit, holds it. ok is false if its error is not the last thing that it printed
 // before that.
 func (c Cause) HeldAfterError(stopped time.Time) (held time.Duration, ok bool) {
 	p := c.Rank.Python

@@ -120,7 +120,6 @@ type Storage struct {
 // StorageMode determines whether the nodes of an environment share their files.
 type StorageMode string
 
-// The storage modes.
 const (
 	// SharedStorage mounts the same claims on every node.
 	SharedStorage StorageMode = "rwx"

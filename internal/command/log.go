@@ -73,7 +73,7 @@ var moreLines = regexp.MustCompile(`\n {0,2}`)
 func (h *textHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h *textHandler) WithGroup(string) slog.Handler      { return h }
 
-// Output returns the writer for output that is no log, such as a build or a training prints. It is nil if the log is JSON, which
+// Output returns the writer for output that is not a log, such as a build or a training prints. It is nil if the log is JSON, which
 // then contains this output too.
 func Output(cmd *cobra.Command) io.Writer {
 	if IsJSON(cmd) {

@@ -34,7 +34,7 @@ func (t *Terminal) Size() (width, height int) {
 }
 
 // RawTerminal returns the terminal of a command's output for a caller that steers it, and writes nobody else's text to it; nil if the
-// output is no terminal.
+// output is not a terminal.
 func RawTerminal(out io.Writer) *Terminal {
 	if s, ok := out.(screen); ok {
 		return &Terminal{s.output}

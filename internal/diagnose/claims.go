@@ -92,7 +92,7 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 		}
 		return f, true
 	}
-	// A class that waits for the pod's node is no cause.
+	// A class that waits for the pod's node is not a cause.
 	asked, ok := latest(events, "ExternalProvisioning")
 	if !ok || e.now.Sub(asked.first) < provisionTime {
 		return fail.Finding{}, false

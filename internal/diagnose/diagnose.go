@@ -56,7 +56,7 @@ func (s Snapshot) Replicas() int {
 }
 
 // Explain finds what keeps pods from starting. Final findings come first; otherwise causes come before their
-// consequences. Normal waiting, such as a long pull, is no finding. Pods with the same cause share a finding.
+// consequences. Normal waiting, such as a long pull, is not a finding. Pods with the same cause share a finding.
 func Explain(s Snapshot, now time.Time) []fail.Finding {
 	e := &explainer{Snapshot: s, now: now}
 	e.creation()

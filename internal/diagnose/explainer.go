@@ -161,7 +161,7 @@ func (c container) displayName() string {
 	return "container " + c.Name
 }
 
-// trouble returns what the container waits for if that is no part of a normal start, else "".
+// trouble returns what the container waits for if that is not part of a normal start, else "".
 func (c container) trouble() string {
 	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 		return w.Reason

@@ -247,7 +247,7 @@ func taintsByWords(u pendingPod, explained bool) []fail.Finding {
 	return found
 }
 
-// byVolumes explains volumes that are missing or tie a pod to nodes. about reports whether they are the scheduler's
+// byVolumes explains volumes that are missing or tie a pod to nodes. about is true if volumes are the scheduler's
 // reason, even without a finding: claims may have one already, or the volume may still be provisioned.
 func (e *explainer) byVolumes(u pendingPod, claims bool) (found []fail.Finding, about bool) {
 	f := fail.Finding{

@@ -66,7 +66,7 @@ func (e *examination) readCluster(ctx context.Context) {
 		e.lease, e.holderID, e.ending = held.ReadHolder(ctx, found), lease.HolderOf(found).ID, found.DeletionTimestamp != nil
 	})
 	group.Go(func() {
-		// Nothing else depends on them, so a refusal is no finding.
+		// Nothing else depends on them, so a refusal is not a finding.
 		if list, err := e.clients.Kube.NetworkingV1().NetworkPolicies(e.env.Namespace).List(ctx, metav1.ListOptions{}); err == nil {
 			e.policies = list.Items
 		}

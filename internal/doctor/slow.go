@@ -15,7 +15,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// The limits that count as near.
 const (
 	// nearMemory is the used part of the memory limit, without the cache of files.
 	nearMemory = 0.9

@@ -201,7 +201,7 @@ func (e Environment) ReplacePod(ctx context.Context, node int, uid types.UID) er
 	return e.deletePod(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: e.PodName(node), UID: uid}})
 }
 
-// deletePod deletes that pod, and none that has taken its name, which is no error.
+// deletePod deletes that pod, and none that has taken its name, which is not an error.
 func (e Environment) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
 	err := e.clients.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, pod.Name, same)

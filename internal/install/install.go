@@ -153,7 +153,7 @@ func listObjects(ctx context.Context, client dynamic.Interface, resource schema.
 	return objects, nil
 }
 
-// deleteAll deletes objects by UID. A missing one is no error.
+// deleteAll deletes objects by UID. A missing one is not an error.
 func deleteAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
 	for i, object := range objects {
 		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(object.GetUID())},

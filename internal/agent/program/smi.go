@@ -45,7 +45,7 @@ func nextSMI(path string) (string, error) {
 }
 
 // limited returns the arguments with --id for the GPUs, unless they choose GPUs themselves or cannot be limited: subcommands such as
-// topo have options of their own, help has none, and MIG devices are no GPUs.
+// topo have options of their own, help takes no options, and MIG devices are not GPUs.
 func limited(args []string, own string) []string {
 	if own == "" || strings.Contains(own, "MIG-") || len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		return args

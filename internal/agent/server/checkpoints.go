@@ -128,7 +128,7 @@ type finder struct {
 	ctx    context.Context
 	root   string
 	search agent.CheckpointSearch
-	// skip reports whether a file, by its path, is no part of a checkpoint; nil for none.
+	// skip reports whether a file, by its path, is not part of a checkpoint; nil for none.
 	skip func(name string) bool
 	// folders is how many were listed.
 	folders int

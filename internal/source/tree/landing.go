@@ -321,7 +321,7 @@ const partAge = time.Hour
 
 // entries lists a folder. Something else in its place is an error, and does not block.
 func (l *Landing) entries(folder string) ([]fs.DirEntry, error) {
-	opened, err := l.root.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0) //nolint:forbidigo // a FIFO is no folder
+	opened, err := l.root.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0) //nolint:forbidigo // a FIFO is not a folder
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ type claim struct {
 }
 
 func readClaim(config *buildv1.BuildConfig) (c claim) {
-	// An unreadable annotation is no claim.
+	// An unreadable annotation is not a claim.
 	_ = json.Unmarshal([]byte(config.Annotations[claimAnnotation]), &c)
 	return c
 }

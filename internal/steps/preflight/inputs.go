@@ -125,7 +125,7 @@ func (p *probe) foreignDefaults() (checks []Check) {
 	return checks
 }
 
-// environment reports who holds the environment. It is not an error for a caller that will wait, or is no run.
+// environment reports who holds the environment. It is not an error for a caller that will wait, or is not a run.
 func (p *probe) environment(ctx context.Context) []Check {
 	const name = "environment"
 	held := p.env().Lease(p.Log)

@@ -84,7 +84,7 @@ func (w *paceWatch) take(fact event, _, _ time.Time) string {
 	case w.at.IsZero() || step < w.step: // it starts over
 		w.at, w.step, w.since = line.at, step, time.Time{}
 		return ""
-	case step == w.step: // such as an evaluation, which is no part of the next step
+	case step == w.step: // such as an evaluation, which is not part of the next step
 		w.at = line.at
 		return ""
 	case line.at.Sub(w.at) < leastPace:

@@ -65,7 +65,7 @@ var deletions = []deletion{
 		"cli/fetch.TestEndedPodsAreRemoved"},
 	{"agent/treestore/collect.go:Store.remove", "a tree", "Collect: neither current nor among the newest; no job or work folder needs it",
 		"agent/treestore.TestCollect agent/server.TestUnreadableRecordPins agent/treestore.TestNodesShare"},
-	{"agent/treestore/collect.go:remover.empty", "files of a tree or work folder, and folders that are empty then",
+	{"agent/treestore/collect.go:remover.emptyFolder", "files of a tree or work folder, and folders that are empty then",
 		"it is as sync wrote it, or Python compiled it from such a file", "agent/treestore.TestCollectLeavesWhatProgramsWrote"},
 	{"agent/treestore/work.go:remover.removeAll", "files of a work folder", "it is as sync wrote it; the caller: no node uses the folder",
 		"agent/treestore.TestUnchangedFilesAreDeleted agent/treestore.TestNodesShare"},
@@ -89,8 +89,8 @@ var deletions = []deletion{
 agent/venv/venv.go:install cli/runs/folder.go:folder.remove cli/runs/local.go:runOptions.localSource
 cli/setup/stepsimage.go:stepsImage.build steps/syncrepo/run.go:Run source/git/folder.go:Folder.Close source/git/git.go:Fetch
 env/local/local.go:Environment.Shutdown env/local/local.go:Environment.claimName env/local/local.go:Start
-source/git/look.go:Look source/git/program.go:repository.git
-source/git/program.go:repository.use source/git/revision.go:repository.expand steps/preflight/inputs.go:probe.repository`,
+source/git/look.go:ListFiles source/git/program.go:repository.runGit
+source/git/program.go:repository.setHashKind source/git/revision.go:repository.expand steps/preflight/inputs.go:probe.repository`,
 		"temporary folders", own, ""},
 }
 

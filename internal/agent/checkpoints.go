@@ -133,12 +133,12 @@ const (
 
 // Checkpoints returns what the node's workspace has of the checkpoints in a folder.
 func (c *Client) Checkpoints(ctx context.Context, search CheckpointSearch) ([]Checkpoint, error) {
-	all, err := ask[[]Checkpoint](ctx, c, http.MethodPost, "/v1/checkpoints", search)
+	all, err := requestJSON[[]Checkpoint](ctx, c, http.MethodPost, "/v1/checkpoints", search)
 	all = slices.DeleteFunc(all[:min(len(all), MaxCheckpoints)], func(c Checkpoint) bool {
 		return !IsCheckpointPath(c.Name) || c.Job != "" && !IsJobID(c.Job)
 	})
 	for i := range all {
-		all[i].Format, all[i].Missing = CheckpointFormat(short(string(all[i].Format))), short(all[i].Missing)
+		all[i].Format, all[i].Missing = CheckpointFormat(shorten(string(all[i].Format))), shorten(all[i].Missing)
 	}
 	return all, err
 }

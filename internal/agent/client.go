@@ -60,7 +60,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Health asks whether the agent answers. An agent of another protocol is fail.AgentVersion.
 func (c *Client) Health(ctx context.Context) (Health, error) {
-	h, err := ask[Health](ctx, c, http.MethodGet, "/v1/health", nil)
+	h, err := requestJSON[Health](ctx, c, http.MethodGet, "/v1/health", nil)
 	return h, cmp.Or(err, c.sameProtocol(h))
 }
 
@@ -69,8 +69,8 @@ func (c *Client) sameProtocol(h Health) error {
 		return nil
 	}
 	return fail.Advise(fail.Becausef(fail.AgentVersion, "talking to the agent of node %d: it speaks protocol %d (mlenv %s), want %d",
-		c.node, h.Protocol, short(h.Version), Protocol),
-		"create the environment anew: mlenv down, then mlenv up or another run; or use mlenv %s", short(h.Version))
+		c.node, h.Protocol, shorten(h.Version), Protocol),
+		"create the environment anew: mlenv down, then mlenv up or another run; or use mlenv %s", shorten(h.Version))
 }
 
 // IsNotFound reports whether err is an agent's answer that a job, log or tree does not exist.
@@ -95,13 +95,13 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.message }
 
-func ask[T any](ctx context.Context, c *Client, method, path string, in any) (out T, err error) {
-	err = c.call(ctx, method, path, in, &out)
+func requestJSON[T any](ctx context.Context, c *Client, method, path string, in any) (out T, err error) {
+	err = c.send(ctx, method, path, in, &out)
 	return out, err
 }
 
-// call sends a request, and reads the answer into out unless that is nil.
-func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+// send sends a request, and reads the answer into out unless that is nil.
+func (c *Client) send(ctx context.Context, method, path string, in, out any) error {
 	body, err := c.stream(ctx, method, path, in)
 	if err != nil {
 		return err

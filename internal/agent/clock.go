@@ -42,8 +42,8 @@ func (c *clock) observe(sent, received time.Time, h http.Header) {
 // Behind returns how far the node's clock is behind this one, by the answers so far. The times in a JobStatus are corrected by it.
 func (c *Client) Behind() time.Duration { return time.Duration(c.clock.behind.Load()) }
 
-// shift moves all times of a status. The times of earlier attempts stay: the step wrote them.
-func (s *JobStatus) shift(by time.Duration) {
+// shiftTimes moves all times of a status. The times of earlier attempts stay: the step wrote them.
+func (s *JobStatus) shiftTimes(by time.Duration) {
 	if by == 0 {
 		return
 	}

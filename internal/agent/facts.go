@@ -134,22 +134,22 @@ type Resolution struct {
 
 // Facts returns what the node is and has.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
-	f, err := ask[Facts](ctx, c, http.MethodGet, "/v1/facts", nil)
+	f, err := requestJSON[Facts](ctx, c, http.MethodGet, "/v1/facts", nil)
 	f.Confine(c.node)
 	return f, cmp.Or(err, c.sameProtocol(f.Health))
 }
 
 // RDMA returns the RDMA devices of the node and their state. expected is the cluster file's.
 func (c *Client) RDMA(ctx context.Context, expected rdma.Expected) (rdma.Facts, error) {
-	return ask[rdma.Facts](ctx, c, http.MethodPost, "/v1/rdma", expected)
+	return requestJSON[rdma.Facts](ctx, c, http.MethodPost, "/v1/rdma", expected)
 }
 
 // Workspace returns the workspace's volume alone, which costs less than Facts.
 func (c *Client) Workspace(ctx context.Context) (Volume, error) {
-	return ask[Volume](ctx, c, http.MethodGet, "/v1/workspace", nil)
+	return requestJSON[Volume](ctx, c, http.MethodGet, "/v1/workspace", nil)
 }
 
 // Resolve returns what names resolve to on the node.
 func (c *Client) Resolve(ctx context.Context, names []string) (Resolution, error) {
-	return ask[Resolution](ctx, c, http.MethodPost, "/v1/resolve", names)
+	return requestJSON[Resolution](ctx, c, http.MethodPost, "/v1/resolve", names)
 }

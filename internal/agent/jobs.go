@@ -22,7 +22,7 @@ func (c *Client) StartJob(ctx context.Context, id string, spec JobSpec) (JobStat
 
 // StopJob ends a job: SIGTERM, and SIGKILL after the grace. It does not wait.
 func (c *Client) StopJob(ctx context.Context, id string, stop Stop) error {
-	return c.call(ctx, http.MethodPost, jobPath(id)+"/stop", stop, nil)
+	return c.send(ctx, http.MethodPost, jobPath(id)+"/stop", stop, nil)
 }
 
 // Job returns a job's status. An unknown job is IsNotFound.
@@ -33,7 +33,7 @@ func (c *Client) Job(ctx context.Context, id string) (JobStatus, error) {
 func jobPath(id string) string { return "/v1/jobs/" + url.PathEscape(id) }
 
 func (c *Client) jobStatus(ctx context.Context, method, id string, in any) (JobStatus, error) {
-	s, err := ask[JobStatus](ctx, c, method, jobPath(id), in)
+	s, err := requestJSON[JobStatus](ctx, c, method, jobPath(id), in)
 	if err != nil {
 		return JobStatus{}, err
 	}
@@ -46,7 +46,7 @@ func (c *Client) confine(s *JobStatus, id string) error {
 		*s = JobStatus{ID: id, Node: c.node}
 		return c.unreachable(fmt.Errorf("reading the status of job %s: %w", id, err))
 	}
-	s.shift(c.Behind())
+	s.shiftTimes(c.Behind())
 	return nil
 }
 
@@ -91,7 +91,7 @@ func (c *Client) LogEnd(ctx context.Context, id, name string, most int64) (io.Re
 
 // WriteRecord replaces a file, FabricReport, in the record of a run.
 func (c *Client) WriteRecord(ctx context.Context, id, name string, content []byte) error {
-	return c.call(ctx, http.MethodPut, recordPath(id, name), bytes.NewReader(content), nil)
+	return c.send(ctx, http.MethodPut, recordPath(id, name), bytes.NewReader(content), nil)
 }
 
 // ReadRecord reads a file, FabricReport, of the record of a run. A missing one is IsNotFound.

@@ -17,7 +17,6 @@ import (
 // Mode is how the nodes of an environment talk to each other.
 type Mode string
 
-// The modes.
 const (
 	// TCP works everywhere and needs no permission.
 	TCP Mode = "tcp"
@@ -63,12 +62,12 @@ func (n Network) Validate() error {
 // SetNetwork configures the network of everything that the node starts from now on. It returns the variables that the agent
 // now sets for every job and shell.
 func (c *Client) SetNetwork(ctx context.Context, network Network) (environment map[string]string, err error) {
-	return ask[map[string]string](ctx, c, http.MethodPut, "/v1/network", network)
+	return requestJSON[map[string]string](ctx, c, http.MethodPut, "/v1/network", network)
 }
 
-// Turn asks for the turn at the network between the nodes, which an agent gives to one client at a time, and waits for it, at most
+// WaitForTurn asks for the turn at the network between the nodes, which an agent gives to one client at a time, and waits for it, at most
 // for limit. It ends with release, or with the connection.
-func (c *Client) Turn(ctx context.Context, limit time.Duration) (release func(), err error) {
+func (c *Client) WaitForTurn(ctx context.Context, limit time.Duration) (release func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	tooLong := time.AfterFunc(limit, cancel)
 	defer tooLong.Stop()

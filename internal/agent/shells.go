@@ -21,10 +21,10 @@ const ShellGrace = 5 * time.Second
 
 // KeepShell keeps the shell of that id, which may not have started yet, for ShellPatience. After that the agent hangs it up.
 func (c *Client) KeepShell(ctx context.Context, id string) error {
-	return c.call(ctx, http.MethodPut, "/v1/shells/"+url.PathEscape(id), nil, nil)
+	return c.send(ctx, http.MethodPut, "/v1/shells/"+url.PathEscape(id), nil, nil)
 }
 
-// EndShell hangs up a shell, as the loss of its terminal does. A shell that has ended is no error.
+// EndShell hangs up a shell, as the loss of its terminal does. A shell that has ended is not an error.
 func (c *Client) EndShell(ctx context.Context, id string) error {
-	return c.call(ctx, http.MethodDelete, "/v1/shells/"+url.PathEscape(id), nil, nil)
+	return c.send(ctx, http.MethodDelete, "/v1/shells/"+url.PathEscape(id), nil, nil)
 }

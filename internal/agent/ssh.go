@@ -20,5 +20,5 @@ type SSHServer struct {
 
 // AllowSSH lets the owner of an Ed25519 key connect by ssh during the next minute. Errors: InvalidInput.
 func (c *Client) AllowSSH(ctx context.Context, key string) (SSHServer, error) {
-	return ask[SSHServer](ctx, c, http.MethodPut, "/v1/ssh", SSHKey{Key: key})
+	return requestJSON[SSHServer](ctx, c, http.MethodPut, "/v1/ssh", SSHKey{Key: key})
 }

@@ -73,15 +73,15 @@ const MaxFrames = 100
 
 // Stacks asks what the node's live ranks do, which takes some seconds. It does not disturb them.
 func (c *Client) Stacks(ctx context.Context, id string) ([]RankActivity, error) {
-	all, err := ask[[]RankActivity](ctx, c, http.MethodPost, jobPath(id)+"/stacks", nil)
+	all, err := requestJSON[[]RankActivity](ctx, c, http.MethodPost, jobPath(id)+"/stacks", nil)
 	for i := range all {
 		a := &all[i]
-		a.Node, a.State, a.Waits, a.Problem = c.node, short(a.State), short(a.Waits), short(a.Problem)
-		a.Lock, a.Child = short(a.Lock), short(a.Child)
+		a.Node, a.State, a.Waits, a.Problem = c.node, shorten(a.State), shorten(a.Waits), shorten(a.Problem)
+		a.Lock, a.Child = shorten(a.Lock), shorten(a.Child)
 		a.Collectives = confineCollectives(a.Collectives)
 		a.Frames = a.Frames[:min(len(a.Frames), MaxFrames)]
 		for j := range a.Frames {
-			a.Frames[j].Function, a.Frames[j].File = short(a.Frames[j].Function), short(a.Frames[j].File)
+			a.Frames[j].Function, a.Frames[j].File = shorten(a.Frames[j].Function), shorten(a.Frames[j].File)
 		}
 	}
 	return all, err
@@ -91,7 +91,7 @@ func confineCollectives(all []Collective) []Collective {
 	all = all[:min(len(all), maxGroups)]
 	for i := range all {
 		for c := &all[i]; c != nil; c = c.Pending {
-			c.ID, c.Group, c.Operation, c.State = short(c.ID), short(c.Group), short(c.Operation), short(c.State)
+			c.ID, c.Group, c.Operation, c.State = shorten(c.ID), shorten(c.Group), shorten(c.Operation), shorten(c.State)
 			if c.Pending != nil {
 				c.Pending.Pending = nil
 			}

@@ -44,13 +44,13 @@ type Switch struct {
 
 // SendTree streams the missing contents, as tree.WriteContents writes them from that byte of the first one.
 func (c *Client) SendTree(ctx context.Context, hash tree.Digest, from int64, contents io.Reader) (TreeState, error) {
-	return ask[TreeState](ctx, c, http.MethodPut, fmt.Sprintf("/v1/trees/%s/content?from=%d", hash, from), contents)
+	return requestJSON[TreeState](ctx, c, http.MethodPut, fmt.Sprintf("/v1/trees/%s/content?from=%d", hash, from), contents)
 }
 
 // PullTree has the node receive the contents that it misses of a planned tree from another node. An error of reason SyncFailed may be
 // the other node's fault.
 func (c *Client) PullTree(ctx context.Context, hash tree.Digest, from int) (TreeState, error) {
-	return ask[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/pull", Pull{From: from})
+	return requestJSON[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/pull", Pull{From: from})
 }
 
 // TreeContents reads contents of a tree that the node holds, as tree.WriteContents writes them from that byte of the first one. An agent
@@ -61,20 +61,20 @@ func (c *Client) TreeContents(ctx context.Context, hash tree.Digest, contents []
 
 // SwitchTree makes a tree the current one.
 func (c *Client) SwitchTree(ctx context.Context, hash tree.Digest, s Switch) (TreeState, error) {
-	return ask[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/switch", s)
+	return requestJSON[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/switch", s)
 }
 
 // Tree returns a tree that the node holds, complete. For another one the error is IsNotFound.
 func (c *Client) Tree(ctx context.Context, hash tree.Digest) (TreeState, error) {
-	return ask[TreeState](ctx, c, http.MethodGet, "/v1/trees/"+string(hash), nil)
+	return requestJSON[TreeState](ctx, c, http.MethodGet, "/v1/trees/"+string(hash), nil)
 }
 
 // Script returns which arguments of launchers a script of a tree takes.
 func (c *Client) Script(ctx context.Context, hash tree.Digest, path string) (script.Arguments, error) {
-	return ask[script.Arguments](ctx, c, http.MethodGet, "/v1/trees/"+string(hash)+"/script?path="+url.QueryEscape(path), nil)
+	return requestJSON[script.Arguments](ctx, c, http.MethodGet, "/v1/trees/"+string(hash)+"/script?path="+url.QueryEscape(path), nil)
 }
 
 // CurrentTree returns the tree at the stable path. Its hash is empty before the first sync.
 func (c *Client) CurrentTree(ctx context.Context) (TreeState, error) {
-	return ask[TreeState](ctx, c, http.MethodGet, "/v1/trees/current", nil)
+	return requestJSON[TreeState](ctx, c, http.MethodGet, "/v1/trees/current", nil)
 }

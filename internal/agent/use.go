@@ -51,12 +51,12 @@ func (u *Use) Confine() {
 
 // LastUse returns the last use of the node.
 func (c *Client) LastUse(ctx context.Context) (Use, error) {
-	use, err := ask[Use](ctx, c, http.MethodGet, UsePath, nil)
+	use, err := requestJSON[Use](ctx, c, http.MethodGet, UsePath, nil)
 	use.Confine()
 	return use, err
 }
 
 // BeginUse makes now the node's last use.
 func (c *Client) BeginUse(ctx context.Context) error {
-	return c.call(ctx, http.MethodPut, UsePath, nil, nil)
+	return c.send(ctx, http.MethodPut, UsePath, nil, nil)
 }

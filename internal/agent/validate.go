@@ -49,9 +49,9 @@ func (s JobSpec) Validate() error {
 		require(valid, "order: %v: want each of the %d nodes once, and node 0 first", s.Order, s.Nodes)
 	}
 	if s.Checkpoint != nil && *s.Checkpoint != "" {
-		require(IsCheckpointPath(*s.Checkpoint), "checkpoint: %q: want the path of a file or folder", short(*s.Checkpoint))
+		require(IsCheckpointPath(*s.Checkpoint), "checkpoint: %q: want the path of a file or folder", shorten(*s.Checkpoint))
 	}
-	require(s.CheckpointJob == "" || IsJobID(s.CheckpointJob), "checkpointJob: %q: want the ID of a job", short(s.CheckpointJob))
+	require(s.CheckpointJob == "" || IsJobID(s.CheckpointJob), "checkpointJob: %q: want the ID of a job", shorten(s.CheckpointJob))
 	require(s.Grace >= 0 && s.Grace <= MaxStopGrace, "grace: %s: want 0 to %s", s.Grace, MaxStopGrace)
 	require(s.Attempt() <= MaxAttempts, "attempts: %d: want at most %d", s.Attempt(), MaxAttempts)
 	return errors.Join(problems...)
@@ -67,7 +67,7 @@ func (s *JobStatus) Confine(id string, node int) error {
 		return fmt.Errorf("nodes: %d: node %d is not one of them", s.Spec.Nodes, node)
 	}
 	if !slices.Contains([]JobState{Running, Exited, Stopped, Restarted}, s.State) {
-		return fmt.Errorf("state: %q is unknown", short(string(s.State)))
+		return fmt.Errorf("state: %q is unknown", shorten(string(s.State)))
 	}
 	s.ID, s.Node = id, node
 	var ranks []RankStatus
@@ -84,16 +84,16 @@ func (s *JobStatus) Confine(id string, node int) error {
 	}
 	s.Outside = s.Outside[:min(len(s.Outside), MaxOutside)]
 	for i := range s.Outside {
-		s.Outside[i].Path, s.Outside[i].Newest = short(s.Outside[i].Path), short(s.Outside[i].Newest)
+		s.Outside[i].Path, s.Outside[i].Newest = shorten(s.Outside[i].Path), shorten(s.Outside[i].Newest)
 	}
 	s.Quiet = max(0, s.Quiet)
 	if len(s.RankSeconds) > s.Spec.Nodes*s.Spec.RanksOfNode() {
 		s.RankSeconds = nil
 	}
-	s.StopReason, s.Work, s.Spec.LauncherWhy = short(s.StopReason), short(s.Work), short(s.Spec.LauncherWhy)
+	s.StopReason, s.Work, s.Spec.LauncherWhy = shorten(s.StopReason), shorten(s.Work), shorten(s.Spec.LauncherWhy)
 	for i := range s.Spec.Attempts {
 		a := &s.Spec.Attempts[i]
-		a.Attempt, a.Reason, a.Message = i+1, fail.Reason(short(string(a.Reason))), short(a.Message)
+		a.Attempt, a.Reason, a.Message = i+1, fail.Reason(shorten(string(a.Reason))), shorten(a.Message)
 		if !IsCheckpointPath(a.Checkpoint) {
 			a.Checkpoint = ""
 		}
@@ -113,20 +113,20 @@ func (r *RankStatus) Confine(rank, local, node int) {
 	r.Quiet = max(0, r.Quiet)
 	r.Exit.confine()
 	r.Tail = shortLines(r.Tail)
-	if r.TailFile = short(r.TailFile); !filepath.IsLocal(r.TailFile) {
+	if r.TailFile = shorten(r.TailFile); !filepath.IsLocal(r.TailFile) {
 		r.TailFile = ""
 	}
 	if python := r.Python; python != nil {
-		python.Type, python.Message, python.First, python.File = short(python.Type), short(python.Message), short(python.First), short(
+		python.Type, python.Message, python.First, python.File = shorten(python.Type), shorten(python.Message), shorten(python.First), shorten(
 			python.File)
-		python.InTree = short(python.InTree)
+		python.InTree = shorten(python.InTree)
 		python.Traceback = shortLines(python.Traceback)
 	}
 }
 
-func (e *Exit) confine() { e.Signal, e.Error = short(e.Signal), short(e.Error) }
+func (e *Exit) confine() { e.Signal, e.Error = shorten(e.Signal), shorten(e.Error) }
 
-func short(text string) string {
+func shorten(text string) string {
 	if len(text) <= maxText {
 		return text
 	}
@@ -136,7 +136,7 @@ func short(text string) string {
 func shortLines(lines []string) []string {
 	lines = lines[max(0, len(lines)-maxLines):]
 	for i, line := range lines {
-		lines[i] = short(line)
+		lines[i] = shorten(line)
 	}
 	return lines
 }
@@ -145,7 +145,7 @@ func shortLines(lines []string) []string {
 func (f *Facts) Confine(node int) {
 	f.Node = node
 	f.GPUs = f.GPUs[:min(len(f.GPUs), MaxRanksPerNode)]
-	f.GPUProblem = short(f.GPUProblem)
+	f.GPUProblem = shorten(f.GPUProblem)
 }
 
 var environmentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)

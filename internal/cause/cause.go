@@ -56,7 +56,7 @@ const mostTraceback = 20 << 10
 // answers.
 func (c Cause) Culprit() *Culprit {
 	culprit := &Culprit{Rank: c.Rank.Rank, Node: c.Rank.Node, Exit: c.Rank.Exit}
-	if ends(c.Rank) {
+	if endedByError(c.Rank) {
 		culprit.Python = c.Rank.Python
 	}
 	if p := culprit.Python; p != nil && len(strings.Join(p.Traceback, "")) > mostTraceback {
@@ -66,8 +66,8 @@ func (c Cause) Culprit() *Culprit {
 	return culprit
 }
 
-// How returns how the culprit failed: by its own error, even if a signal ended it then.
-func (c Culprit) How() string {
+// HowFailed returns how the culprit failed: by its own error, even if a signal ended it then.
+func (c Culprit) HowFailed() string {
 	if c.Python != nil && c.Exit.Signal == "SIGTERM" {
 		return "failed"
 	}
@@ -130,9 +130,9 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	}
 	behind, late := absent(failed)
 	if behind == "" {
-		behind, late = desync(ended(statuses))
+		behind, late = desync(lastActivities(statuses))
 	}
-	behind = cmp.Or(behind, apart(failed))
+	behind = cmp.Or(behind, waitedApart(failed))
 	cause.Behind = behind
 	if len(late) == 1 {
 		at := func(r agent.RankStatus) bool { return r.Rank == late[0] }
@@ -148,7 +148,7 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 		return cause, true
 	}
 	silent := slices.DeleteFunc(failed, func(r agent.RankStatus) bool {
-		return !r.Stopped || ends(r) || originOfAbort(lastWords(r)) == consequence
+		return !r.Stopped || endedByError(r) || originOfAbort(lastWords(r)) == consequence
 	})
 	// If some of them were seen at the rendezvous, the others wait for the rest.
 	if unseen := func(r agent.RankStatus) bool { return r.Rendezvous != agent.Arrived }; slices.ContainsFunc(silent, unseen) {
@@ -180,23 +180,23 @@ func leftBefore(statuses []agent.JobStatus, failed time.Time) (left *agent.RankS
 func (c Cause) Leaving() string {
 	said := fmt.Sprintf("rank %d on node %d exited with 0 after %s, although the others still needed it",
 		c.Left.Rank, c.Left.Node, c.Left.Ended.Sub(c.Left.Started).Round(time.Second))
-	if ends(*c.Left) {
+	if endedByError(*c.Left) {
 		said += "; its last error is " + strings.TrimPrefix(describe(*c.Left), ": ")
 	}
 	return said
 }
 
 func failedAt(rank agent.RankStatus) time.Time {
-	if ends(rank) && !rank.Python.Seen.IsZero() {
+	if endedByError(rank) && !rank.Python.Seen.IsZero() {
 		return rank.Python.Seen
 	}
 	return rank.Ended
 }
 
-// Held returns how long the process of a rank that had failed by an error of its own still ran when the job was stopped: for example a
-// thread that is no daemon, or a wait for peers at exit, holds it. ok is false if its error is not the last thing that it printed before
-// that.
-func (c Cause) Held(stopped time.Time) (held time.Duration, ok bool) {
+// HeldAfterError returns how long the process of a rank that had failed by an error of its own still ran when the job was stopped: for
+// example a non-daemon thread, or a wait for peers at exit, holds it. ok is false if its error is not the last thing that it printed
+// before that.
+func (c Cause) HeldAfterError(stopped time.Time) (held time.Duration, ok bool) {
 	p := c.Rank.Python
 	if !c.Known || !c.Rank.Stopped || p == nil || len(p.Traceback) == 0 || p.Seen.IsZero() || !p.Seen.Before(stopped) {
 		return 0, false
@@ -215,8 +215,8 @@ type Job struct {
 	Record string
 }
 
-// In returns the flag that chooses the namespace in a command, "" on the user's own machine.
-func (j Job) In() string {
+// NamespaceFlag returns the flag that chooses the namespace in a command, "" on the user's own machine.
+func (j Job) NamespaceFlag() string {
 	if j.Namespace == "" {
 		return ""
 	}
@@ -226,16 +226,16 @@ func (j Job) In() string {
 // log returns the command that shows the whole log of the rank.
 func (j Job) log(node, rank int) string {
 	if j.Run != "" {
-		return fmt.Sprintf("mlenv logs %s --rank=%d%s", j.Run, rank, j.In())
+		return fmt.Sprintf("mlenv logs %s --rank=%d%s", j.Run, rank, j.NamespaceFlag())
 	}
-	return j.Log(node, fmt.Sprintf("rank-%d.log", rank))
+	return j.LogCommand(node, fmt.Sprintf("rank-%d.log", rank))
 }
 
-// Log returns the command that shows a log in the record, from anywhere.
-func (j Job) Log(node int, name string) string {
+// LogCommand returns the command that shows a log in the record, from anywhere.
+func (j Job) LogCommand(node int, name string) string {
 	switch {
 	case j.Run != "": // the nodes will be gone
-		return fmt.Sprintf("mlenv fetch %s %s/%s%s   # the whole log", j.Run, j.Record, name, j.In())
+		return fmt.Sprintf("mlenv fetch %s %s/%s%s   # the whole log", j.Run, j.Record, name, j.NamespaceFlag())
 	case j.Environment != "":
 		return fmt.Sprintf("mlenv shell %d --name=%s -n %s -- cat %s/%s   # the whole log", node, j.Environment, j.Namespace, j.Record, name)
 	}
@@ -245,7 +245,7 @@ func (j Job) Log(node int, name string) string {
 // Symptom returns how the rank ended, and its error: "exited with 1, want exit code 0: ValueError: ...". A rank that was stopped after its
 // own error failed by that.
 func (c Cause) Symptom() string {
-	how := c.Culprit().How()
+	how := c.Culprit().HowFailed()
 	if how != "failed" {
 		how += ", want exit code 0"
 	}
@@ -298,7 +298,7 @@ func (c Cause) Err(job Job) error {
 		meant = "std::bad_alloc"
 	case c.Known && c.Rank.Exit.Signal == "SIGBUS":
 		meant = c.Rank.Exit.Signal
-	case c.Known && p != nil && words == text(p):
+	case c.Known && p != nil && words == errorText(p):
 		meant += "\n" + raisedIn(p)
 		if p.Message == "" {
 			meant += "\n" + p.First
@@ -351,7 +351,7 @@ func (c Cause) Err(job Job) error {
 	if file := c.Rank.TailFile; file != "" {
 		fmt.Fprintf(&said, "; it printed nothing, and its last lines are those of %s", file)
 		if job.Run != "" && next == job.log(c.Rank.Node, c.Rank.Rank) {
-			next = fmt.Sprintf("mlenv fetch %s %s%s", job.Run, file, job.In())
+			next = fmt.Sprintf("mlenv fetch %s %s%s", job.Run, file, job.NamespaceFlag())
 		}
 	}
 	err := fail.Because(reason, Error{c, errors.New(InTree(said.String()))})

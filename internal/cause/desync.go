@@ -71,7 +71,7 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string,
 					(time.Duration(c.Entered) * time.Second).String())
 			}
 			if first.activity.State != "" && len(late) == 1 {
-				culprit += "; it " + Doing(first.activity)
+				culprit += "; it " + DescribeActivity(first.activity)
 			}
 			continue
 		}
@@ -111,12 +111,12 @@ func absent(failed []agent.RankStatus) (culprit string, late []int) {
 	return "", nil
 }
 
-// apart says that ranks waited at two places of the script until a timeout, which blames neither. It is "" if a rank has no error of its
-// own with a place, or if there is one place, or many, as in a pipeline.
-func apart(failed []agent.RankStatus) string {
+// waitedApart says that ranks waited at two places of the script until a timeout, which blames neither. It is "" if a rank has no error of
+// its own with a place, or if there is one place, or many, as in a pipeline.
+func waitedApart(failed []agent.RankStatus) string {
 	nodes, places := map[int]int{}, map[string][]int{}
 	for _, rank := range failed {
-		if !ends(rank) || rank.Python.File == "" || !waitTimedOut(rank) {
+		if !endedByError(rank) || rank.Python.File == "" || !waitTimedOut(rank) {
 			return ""
 		}
 		place := fmt.Sprintf("%s:%d", rank.Python.File, rank.Python.Line)
@@ -205,9 +205,9 @@ func unfinished(group []member, nodes map[int]int) string {
 		len(group), what, (time.Duration(entered) * time.Second).String())
 }
 
-// ended returns the ranks of ended jobs with the last collectives that they have entered: by the flight recorder's dumps at the end, or if
-// there are none by the watchdog's lines.
-func ended(statuses []agent.JobStatus) (activities []agent.RankActivity, nodes map[int]int) {
+// lastActivities returns the ranks of ended jobs with the last collectives that they have entered: by the flight recorder's dumps at the
+// end, or if there are none by the watchdog's lines.
+func lastActivities(statuses []agent.JobStatus) (activities []agent.RankActivity, nodes map[int]int) {
 	dumped := slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return len(s.Collectives) > 0 })
 	nodes = map[int]int{}
 	for _, status := range statuses {

@@ -87,7 +87,7 @@ func TestDesync(t *testing.T) {
 		{"one cannot count its collectives", ranks(of(ahead), of(at(812, "all_reduce")), of(ahead), of(uncounted)), byStacks},
 		{"no dumps", ranks(nil, nil, nil, nil), byStacks},
 	} {
-		if got := Hang(spec, statuses, tc.activities); got != tc.want {
+		if got := DescribeHang(spec, statuses, tc.activities); got != tc.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", tc.name, got, tc.want)
 		}
 	}

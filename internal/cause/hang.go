@@ -120,8 +120,8 @@ func (site callSite) describe(several bool) string {
 	return verb("is", "are") + in
 }
 
-// Doing returns what a rank does, as a clause without its subject.
-func Doing(a agent.RankActivity) string { return callSiteOf(a).describe(false) }
+// DescribeActivity returns what a rank does, as a clause without its subject.
+func DescribeActivity(a agent.RankActivity) string { return callSiteOf(a).describe(false) }
 
 // byRank returns the statuses of all ranks that have started.
 func byRank(statuses []agent.JobStatus) map[int]agent.RankStatus {
@@ -154,15 +154,15 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 	return absent, arrived
 }
 
-// Hang returns the likely culprit of a training without progress, in one sentence: the ranks that have not started, have ended, have not
-// reached the rendezvous, wait for a program such as a compiler, have entered fewer collectives than the others, are stopped, are in no
-// collective while others wait in one, or are elsewhere than most. If all are at the same call site, it is that.
-func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
+// DescribeHang returns the likely culprit of a training without progress, in one sentence: the ranks that have not started, have ended,
+// have not reached the rendezvous, wait for a program such as a compiler, have entered fewer collectives than the others, are stopped, are
+// in no collective while others wait in one, or are elsewhere than most. If all are at the same call site, it is that.
+func DescribeHang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
 	sentence, _ := Suspects(spec, statuses, activities)
 	return sentence
 }
 
-// Suspects is Hang with the ranks that the sentence names as the culprit, none if no rank differs from the others.
+// Suspects is DescribeHang with the ranks that the sentence names as the culprit, none if no rank differs from the others.
 func Suspects(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) (sentence string, ranks []int) {
 	known := byRank(statuses)
 	at := map[callSite][]agent.RankActivity{}
@@ -223,7 +223,7 @@ func Suspects(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent
 	case len(late) > 0 && len(late) < len(nodes):
 		culprit := fmt.Sprintf("%s %s not reached the rendezvous", ranksOf(late, nodes), hasHave(late))
 		if a, asked := doing[late[0]]; asked && len(late) == 1 {
-			culprit += ": it " + Doing(a)
+			culprit += ": it " + DescribeActivity(a)
 		}
 		return while(culprit), late
 	case behind != "":
@@ -277,11 +277,11 @@ const (
 	workIO  = 256 << 10
 )
 
-// Works reports whether a silent rank of the job does something other than wait, such as loading, compiling or saving: it has entered
-// further collectives since before, its descendants use processors, it reads or writes, perhaps in one long call that no counter shows yet
-// (state D), or it uses a processor itself and its stack has changed since before, is not where most are, or is unknown. Processor time
-// alone is no work: a rank that waits in NCCL uses it too.
-func Works(before, now []agent.RankActivity) (rank int, works bool) {
+// DoesOtherWork reports whether a silent rank of the job does something other than wait, such as loading, compiling or saving: it has
+// entered further collectives since before, its descendants use processors, it reads or writes, perhaps in one long call that no counter
+// shows yet (state D), or it uses a processor itself and its stack has changed since before, is not where most are, or is unknown.
+// Processor time alone is no work: a rank that waits in NCCL uses it too.
+func DoesOtherWork(before, now []agent.RankActivity) (rank int, works bool) {
 	at, waiting := map[callSite]int{}, 0
 	for _, a := range now {
 		site := callSiteOf(a)
@@ -353,9 +353,9 @@ func stands(before, now agent.RankActivity) bool {
 	return before.Rank == now.Rank && now.Frames != nil && slices.Equal(before.Frames, now.Frames) && !strings.Contains(now.Waits, "nanosleep")
 }
 
-// Waits reports whether a rank evidently waits for another one, or for what will not come: it is in a collective, one is stopped by a
-// signal, waits for a lock, has waited for storage since before, or stands where it was although all other ranks have ended.
-func Waits(statuses []agent.JobStatus, before, now []agent.RankActivity) bool {
+// WaitsForOther reports whether a rank evidently waits for another one, or for what will not come: it is in a collective, one is stopped by
+// a signal, waits for a lock, has waited for storage since before, or stands where it was although all other ranks have ended.
+func WaitsForOther(statuses []agent.JobStatus, before, now []agent.RankActivity) bool {
 	if len(leftBehindOf(statuses, now)) > 0 && !slices.ContainsFunc(now, func(a agent.RankActivity) bool {
 		return !slices.ContainsFunc(before, func(b agent.RankActivity) bool { return stands(b, a) })
 	}) {

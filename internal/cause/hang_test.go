@@ -129,7 +129,7 @@ func TestHang(t *testing.T) {
 				}
 				statuses = append(statuses, status)
 			}
-			if got := Hang(spec, statuses, activities); got != tc.want {
+			if got := DescribeHang(spec, statuses, activities); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 			nodes := map[int]int{}
@@ -143,7 +143,7 @@ func TestHang(t *testing.T) {
 			}
 		})
 	}
-	if got := Hang(spec, nil, nil); got != "ranks 0, 1, 2, 3, 4, 5, 6 and 7 have not started" {
+	if got := DescribeHang(spec, nil, nil); got != "ranks 0, 1, 2, 3, 4, 5, 6 and 7 have not started" {
 		t.Errorf("nothing is known: %s", got)
 	}
 }

@@ -26,7 +26,7 @@ func Hidden(statuses []agent.JobStatus) string {
 			}
 			last := ""
 			if p := rank.Python; p != nil && slices.ContainsFunc(rank.Tail, func(line string) bool { return strings.Contains(line, p.Type) }) {
-				last = text(p)
+				last = errorText(p)
 			} else if n := len(rank.Tail); n > 0 && gaveUp[notFound].MatchString(rank.Tail[n-1]) {
 				last = rank.Tail[n-1]
 			}

@@ -122,15 +122,15 @@ func firstGroup(match []string) string {
 	return match[1]
 }
 
-// ends reports whether the Python error ended the rank. A rank that printed other lines since then had handled it, unless it
+// endedByError reports whether the Python error ended the rank. A rank that printed other lines since then had handled it, unless it
 // exited as an uncaught error does: the lines belong to its message.
-func ends(rank agent.RankStatus) bool {
+func endedByError(rank agent.RankStatus) bool {
 	p := rank.Python
 	return p != nil && (rank.Exit.Code == 1 && !rank.Stopped || len(rank.Tail) == 0 ||
 		slices.ContainsFunc(rank.Tail, func(line string) bool { return strings.Contains(line, p.Type) }))
 }
 
-func text(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }
+func errorText(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }
 
 // unreachable returns the server that a rank's download could not reach, "" for none: where ranks meet is no URL.
 func unreachable(rank agent.RankStatus, words string) string {
@@ -157,8 +157,8 @@ func unreachable(rank agent.RankStatus, words string) string {
 func lastWords(rank agent.RankStatus) string {
 	abort := aborted(rank.Tail)
 	switch {
-	case ends(rank) && !counts(abort, rank.Python):
-		return text(rank.Python)
+	case endedByError(rank) && !counts(abort, rank.Python):
+		return errorText(rank.Python)
 	case abort != "":
 		return abort
 	}
@@ -170,7 +170,7 @@ func lastWords(rank agent.RankStatus) string {
 // or if it came of a lost peer, because NCCL loses its peers after an error in its own thread, or of the collective that the abort names.
 func counts(abort string, p *agent.PythonError) bool {
 	return abort != "" && (pyerror.OfParent(p) ||
-		(originOfAbort(abort) == own || work.MatchString(abort)) && originOfError(p.Type, text(p)) != own)
+		(originOfAbort(abort) == own || work.MatchString(abort)) && originOfError(p.Type, errorText(p)) != own)
 }
 
 // origin is where a rank's failure comes from.
@@ -191,13 +191,13 @@ func originOf(rank agent.RankStatus) origin {
 		return own
 	}
 	p, abort := rank.Python, aborted(rank.Tail)
-	if ends(rank) && counts(abort, p) {
+	if endedByError(rank) && counts(abort, p) {
 		return originOfAbort(abort)
 	}
 	if abort != "" && originOfAbort(abort) == own && rank.Exit.Signal != "SIGTERM" && rank.Exit.Signal != "SIGKILL" {
 		return own
 	}
-	if !ends(rank) {
+	if !endedByError(rank) {
 		if rank.Stopped {
 			return consequence
 		}
@@ -206,7 +206,7 @@ func originOf(rank agent.RankStatus) origin {
 	if rank.Stopped && (p.Type == "KeyboardInterrupt" || p.Type == "SystemExit") {
 		return consequence
 	}
-	last := originOfError(p.Type, text(p))
+	last := originOfError(p.Type, errorText(p))
 	if last == own && waitsInLibrary(p) {
 		return consequence
 	}
@@ -264,15 +264,15 @@ func originOfError(kind, text string) origin {
 // waitTimedOut reports whether a rank's words, or the error that began them, are about a wait for others that timed out.
 func waitTimedOut(rank agent.RankStatus) bool {
 	words := lastWords(rank)
-	if ends(rank) {
+	if endedByError(rank) {
 		words += "\n" + rank.Python.First
 	}
-	return known.Words().Waits(words) || timedOut.MatchString(words)
+	return known.Words().ShowsWaiting(words) || timedOut.MatchString(words)
 }
 
 // waitsInLibrary reports whether a library of collectives raised an error about a timeout that no row knows.
 func waitsInLibrary(p *agent.PythonError) bool {
-	if _, is := known.Words().Find(text(p)); is || !fromTorch.MatchString(p.Type) || !timedOut.MatchString(text(p)) {
+	if _, is := known.Words().Find(errorText(p)); is || !fromTorch.MatchString(p.Type) || !timedOut.MatchString(errorText(p)) {
 		return false
 	}
 	return collectives.MatchString(raisedIn(p))
@@ -308,7 +308,7 @@ func originOfAbort(text string) origin { return originOfError("RuntimeError", te
 // describe returns the error that ended a rank, after a colon, with its place in the code; "" if nothing shows one.
 func describe(rank agent.RankStatus) string {
 	words, p := lastWords(rank), rank.Python
-	if !ends(rank) || words != text(p) {
+	if !endedByError(rank) || words != errorText(p) {
 		if words = cmp.Or(aborted(rank.Tail), lastLineOf(rank)); words == "" {
 			return ""
 		}

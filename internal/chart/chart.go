@@ -56,7 +56,7 @@ type Level struct {
 	Y    float64
 }
 
-func (c *Chart) drawn(p Point) bool { return c.X.has(p.X) && c.Y.has(p.Y) }
+func (c *Chart) inRange(p Point) bool { return c.X.has(p.X) && c.Y.has(p.Y) }
 
 // largest bounds the values, so that no difference overflows.
 const largest = 1e300
@@ -69,7 +69,7 @@ func (a Axis) has(v float64) bool {
 func (c *Chart) Empty() bool {
 	for _, s := range c.Series {
 		for _, p := range s.Points {
-			if c.drawn(p) {
+			if c.inRange(p) {
 				return false
 			}
 		}

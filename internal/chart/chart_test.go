@@ -137,7 +137,7 @@ func TestTicks(t *testing.T) {
 	} {
 		const mostTicks = 5
 		s := scaleOf(tc.axis, tc.values)
-		s.round(mostTicks)
+		s.roundOut(mostTicks)
 		var got []string
 		for _, tick := range s.ticks(mostTicks) {
 			got = append(got, tick.Label)

@@ -58,15 +58,15 @@ func (s scale) position(v float64) float64 {
 	return (v - s.low) / (s.high - s.low)
 }
 
-func (s scale) text(v float64) string {
+func (s scale) labelOf(v float64) string {
 	if s.Format != nil {
 		return s.Format(v)
 	}
 	return Number(v)
 }
 
-// round extends the range to round numbers.
-func (s *scale) round(most int) {
+// roundOut extends the range to round numbers.
+func (s *scale) roundOut(most int) {
 	if s.Log || len(s.Ticks) > 0 {
 		return
 	}
@@ -92,17 +92,17 @@ func (s scale) ticks(most int) (ticks []Tick) {
 	case s.Log:
 		from, to := math.Ceil(math.Log10(s.low)-1e-9), math.Floor(math.Log10(s.high)+1e-9)
 		if to-from < 1 {
-			return []Tick{{s.low, s.text(s.low)}, {s.high, s.text(s.high)}}
+			return []Tick{{s.low, s.labelOf(s.low)}, {s.high, s.labelOf(s.high)}}
 		}
 		every := math.Ceil((to - from + 1) / float64(most))
 		for e := from; e <= to; e += every {
-			ticks = append(ticks, Tick{math.Pow(10, e), s.text(math.Pow(10, e))})
+			ticks = append(ticks, Tick{math.Pow(10, e), s.labelOf(math.Pow(10, e))})
 		}
 		return ticks
 	}
 	step := niceStep(s.high-s.low, most)
 	for i := math.Ceil(s.low/step - 1e-9); i*step <= s.high+step*1e-9; i++ {
-		ticks = append(ticks, Tick{i * step, s.text(i * step)})
+		ticks = append(ticks, Tick{i * step, s.labelOf(i * step)})
 	}
 	return ticks
 }

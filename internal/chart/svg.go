@@ -67,7 +67,7 @@ func (c *Chart) draw(head string) string {
 	var xs, ys []float64
 	for _, s := range c.Series {
 		for _, p := range s.Points {
-			if c.drawn(p) {
+			if c.inRange(p) {
 				xs, ys = append(xs, p.X), append(ys, p.Y)
 			}
 		}
@@ -77,7 +77,7 @@ func (c *Chart) draw(head string) string {
 	}
 	on := canvas{b, c, scaleOf(c.X, xs), scaleOf(c.Y, ys)}
 	const rows = 5
-	on.y.round(rows)
+	on.y.roundOut(rows)
 	legend := c.legend()
 	height := top + plotHeight + 2*lineHeight + float64(len(legend))*lineHeight + 8
 	fmt.Fprintf(b, `<svg class="chart" xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 %g %g"><title>%s</title>`+"\n", width,
@@ -127,7 +127,7 @@ func (on canvas) axes(rows int) {
 func (on canvas) series(style int, s Series) {
 	var path strings.Builder
 	count := 0
-	drawn := func(i int) bool { return i >= 0 && i < len(s.Points) && on.chart.drawn(s.Points[i]) }
+	drawn := func(i int) bool { return i >= 0 && i < len(s.Points) && on.chart.inRange(s.Points[i]) }
 	for i, p := range s.Points {
 		if !drawn(i) {
 			continue
@@ -154,7 +154,7 @@ func (on canvas) series(style int, s Series) {
 		}
 		label := p.Label
 		if label == "" {
-			label = on.x.text(p.X) + ": " + on.y.text(p.Y)
+			label = on.x.labelOf(p.X) + ": " + on.y.labelOf(p.Y)
 		}
 		if len(on.chart.Series) > 1 {
 			label = s.Name + ", " + label
@@ -179,7 +179,7 @@ func (c *Chart) legend() (rows legend) {
 		all = append(all, entry{fmt.Sprintf("line s%d", i%styles), short(s.Name, 48)})
 	}
 	for _, l := range c.Levels {
-		text := scale{Axis: c.Y}.text(l.Y)
+		text := scale{Axis: c.Y}.labelOf(l.Y)
 		all = append(all, entry{"level", short(l.Name, 36) + " " + text})
 	}
 	// A single line needs no name next to the title and the axis.

@@ -135,8 +135,8 @@ func ReadJSON(path string, most int64, value any) error {
 	return nil
 }
 
-// Tail reads the last bytes of a regular file, at most so many.
-func Tail(path string, most int64) (content []byte, info fs.FileInfo, err error) {
+// ReadTail reads the last bytes of a regular file, at most so many.
+func ReadTail(path string, most int64) (content []byte, info fs.FileInfo, err error) {
 	file, err := Open(path)
 	if err != nil {
 		return nil, nil, err
@@ -182,14 +182,14 @@ type Reservation struct {
 	path string
 }
 
-// Room returns the path of what Reserve makes.
-func Room(path, use string) string {
+// ReservationPath returns the path of what Reserve makes.
+func ReservationPath(path, use string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+use)
 }
 
 // Reserve takes so many bytes of the volume for what will replace a file, or the room that was taken before for the same use.
 func Reserve(path, use string, size int) (*Reservation, error) {
-	room := Room(path, use)
+	room := ReservationPath(path, use)
 	file, err := OpenFile(room, os.O_CREATE|os.O_WRONLY, 0o664)
 	if err != nil {
 		return nil, err

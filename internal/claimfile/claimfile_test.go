@@ -41,7 +41,7 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 		if _, err := Read(path, 100); !errors.Is(err, ErrNotRegular) {
 			t.Errorf("reading a %s: %v, want %v", name, err, ErrNotRegular)
 		}
-		if _, _, err := Tail(path, 100); !errors.Is(err, ErrNotRegular) {
+		if _, _, err := ReadTail(path, 100); !errors.Is(err, ErrNotRegular) {
 			t.Errorf("reading the end of a %s: %v, want %v", name, err, ErrNotRegular)
 		}
 		if file, err := Append(path); err == nil {
@@ -120,7 +120,7 @@ func TestSizeIsBounded(t *testing.T) {
 		t.Errorf("a file of one byte more than allowed: %v, want %v with its path", err, ErrTooLarge)
 	}
 	for most, want := range map[int64]string{4: "6789", 10: "0123456789", 100: "0123456789"} {
-		content, info, err := Tail(path, most)
+		content, info, err := ReadTail(path, most)
 		if err != nil || string(content) != want || info.Size() != 10 {
 			t.Errorf("the last %d bytes: %q, %v; want %q", most, content, err, want)
 		}

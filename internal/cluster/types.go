@@ -120,7 +120,6 @@ type Storage struct {
 // StorageMode determines whether the nodes of an environment share their files.
 type StorageMode string
 
-// The storage modes.
 const (
 	// SharedStorage mounts the same claims on every node.
 	SharedStorage StorageMode = "rwx"
@@ -201,8 +200,8 @@ type Figures struct {
 	HostRDMA Bandwidth `json:"host_rdma,omitempty"`
 }
 
-// Adds returns all capabilities that pods in mode RDMA ask for.
-func (s Security) Adds() []string {
+// AddedCapabilities returns all capabilities that pods in mode RDMA ask for.
+func (s Security) AddedCapabilities() []string {
 	var all []string
 	if s.IPCLock {
 		all = append(all, "IPC_LOCK")
@@ -235,8 +234,8 @@ const SharedDevices = "shared devices"
 // SharedPrefix begins the names of the RDMA shared device plugin's resources, unless its configuration has another prefix.
 const SharedPrefix = "rdma/"
 
-// Form describes how pods get their devices.
-func (r RDMA) Form() string {
+// DescribeForm describes how pods get their devices.
+func (r RDMA) DescribeForm() string {
 	shared := func(resource string) bool { return strings.HasPrefix(resource, SharedPrefix) }
 	switch names := slices.Collect(maps.Keys(r.Resources)); {
 	case !r.Plugged():

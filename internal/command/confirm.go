@@ -18,7 +18,7 @@ func Confirm(cmd *cobra.Command, question string) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s Type yes: ", ForTerminal(question))
 	answers := make(chan string, 1)
 	go func() {
-		answer, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // an end without an answer is no yes
+		answer, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // an end without an answer is not a yes
 		answers <- strings.TrimSpace(answer)
 	}()
 	select {

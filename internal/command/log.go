@@ -42,7 +42,7 @@ func newLog(out io.Writer, json bool) *slog.Logger {
 // TextLog writes messages without attributes, one per line. It is the only writer for logs: a text of others in a message
 // neither steers a terminal nor forges a line, because all lines of a message but the first are indented.
 func TextLog(out io.Writer) *slog.Logger {
-	return slog.New(&textHandler{out: Live(out)})
+	return slog.New(&textHandler{out: DroppingWriter(out)})
 }
 
 type textHandler struct {
@@ -73,13 +73,13 @@ var moreLines = regexp.MustCompile(`\n {0,2}`)
 func (h *textHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h *textHandler) WithGroup(string) slog.Handler      { return h }
 
-// Output returns the writer for output that is no log, such as a build or a training prints. It is nil if the log is JSON, which
+// Output returns the writer for output that is not a log, such as a build or a training prints. It is nil if the log is JSON, which
 // then contains this output too.
 func Output(cmd *cobra.Command) io.Writer {
 	if IsJSON(cmd) {
 		return nil
 	}
-	return Live(cmd.OutOrStdout())
+	return DroppingWriter(cmd.OutOrStdout())
 }
 
 // ReportOutput is for a report: Output, unless --output chooses a document.

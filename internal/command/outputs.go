@@ -67,9 +67,9 @@ func newOutputs(ctx context.Context) *outputs {
 	return &outputs{ended: ctx.Done(), taken: make(chan struct{}), streams: map[*os.File]*stream{}}
 }
 
-// of returns the writer for an output of the program. It is a screen for a terminal; other files get every byte. What is not a file has no
-// reader that may be stuck.
-func (o *outputs) of(out io.Writer) io.Writer {
+// writerFor returns the writer for an output of the program. It is a screen for a terminal; other files get every byte. What is not a file
+// has no reader that may be stuck.
+func (o *outputs) writerFor(out io.Writer) io.Writer {
 	file, ok := out.(*os.File)
 	if !ok {
 		return out
@@ -94,9 +94,9 @@ type output struct {
 	lines bool
 }
 
-// Live returns a writer for what is also kept elsewhere, or is of no use later: if its reader is stuck, it drops lines, counts them, and
-// never keeps the program from going on.
-func Live(out io.Writer) io.Writer {
+// DroppingWriter returns a writer for what is also kept elsewhere, or is of no use later: if its reader is stuck, it drops lines, counts
+// them, and never keeps the program from going on.
+func DroppingWriter(out io.Writer) io.Writer {
 	switch w := out.(type) {
 	case output:
 		w.live = true
@@ -108,13 +108,13 @@ func Live(out io.Writer) io.Writer {
 	return out
 }
 
-// liveJSON is Live for lines of JSON.
+// liveJSON is DroppingWriter for lines of JSON.
 func liveJSON(out io.Writer) io.Writer {
 	if w, ok := out.(output); ok {
 		w.live, w.lines = true, true
 		return w
 	}
-	return Live(out)
+	return DroppingWriter(out)
 }
 
 // Write implements io.Writer. Its errors are those of earlier writes.
@@ -217,7 +217,7 @@ func (o *outputs) write() {
 }
 
 // flush waits until all is written, and no longer than readerTime for a reader once the program was told to end. It returns an error of an
-// output that is not Live. A reader that left is not an error.
+// output that drops no lines. A reader that left is not an error.
 func (o *outputs) flush() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -33,9 +33,9 @@ func (t *Terminal) Size() (width, height int) {
 	return width, height
 }
 
-// Raw returns the terminal of a command's output for a caller that steers it, and writes nobody else's text to it; nil if the
-// output is no terminal.
-func Raw(out io.Writer) *Terminal {
+// RawTerminal returns the terminal of a command's output for a caller that steers it, and writes nobody else's text to it; nil if the
+// output is not a terminal.
+func RawTerminal(out io.Writer) *Terminal {
 	if s, ok := out.(screen); ok {
 		return &Terminal{s.output}
 	}
@@ -44,7 +44,7 @@ func Raw(out io.Writer) *Terminal {
 
 // Unfiltered returns the output as it is, for a program of the user's own choice.
 func Unfiltered(out io.Writer) io.Writer {
-	if terminal := Raw(out); terminal != nil {
+	if terminal := RawTerminal(out); terminal != nil {
 		return terminal
 	}
 	return out

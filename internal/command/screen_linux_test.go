@@ -81,8 +81,8 @@ func TestFilesGetEveryByte(t *testing.T) {
 	}
 	defer file.Close()
 	all := newOutputs(t.Context())
-	out := all.of(file)
-	if _, err := out.Write([]byte("\x1b[2J")); err != nil || Raw(out) != nil || Unfiltered(out) != out {
+	out := all.writerFor(file)
+	if _, err := out.Write([]byte("\x1b[2J")); err != nil || RawTerminal(out) != nil || Unfiltered(out) != out {
 		t.Error("a file is a terminal")
 	}
 	if err := all.flush(); err != nil {
@@ -92,7 +92,8 @@ func TestFilesGetEveryByte(t *testing.T) {
 		t.Errorf("got %q, %v", content, err)
 	}
 	terminal, _ := pseudoTerminal(t)
-	if raw := Raw(all.of(terminal)); raw == nil || raw.file != terminal || Raw(Unfiltered(all.of(terminal))) != nil {
+	raw := RawTerminal(all.writerFor(terminal))
+	if raw == nil || raw.file != terminal || RawTerminal(Unfiltered(all.writerFor(terminal))) != nil {
 		t.Error("the terminal cannot be reached")
 	}
 }

@@ -114,7 +114,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	root.SetArgs(args)
 	all := newOutputs(ctx)
 	defer func() { _ = all.flush() }() // the words of a failure; there is no other place to report its own
-	to = streams{out: all.of(to.out), err: all.of(to.err), failures: all.of(to.failures)}
+	to = streams{out: all.writerFor(to.out), err: all.writerFor(to.err), failures: all.writerFor(to.failures)}
 	root.SetOut(to.out)
 	root.SetErr(to.err)
 	root.SetContext(ctx)

@@ -65,7 +65,7 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 		// A claim without a class is about to get the default one.
 		return e.classless(claim), name != nil || !slices.ContainsFunc(e.Classes, IsDefault)
 	}
-	class := named(e.Classes, *name)
+	class := findNamed(e.Classes, *name)
 	if e.Classes != nil && class == nil || hasFailed && classNotFound.MatchString(failed.text) {
 		return fail.Finding{
 			Seen:  fmt.Sprintf("storage class %s does not exist%s", *name, e.classNames()),
@@ -92,7 +92,7 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 		}
 		return f, true
 	}
-	// A class that waits for the pod's node is no cause.
+	// A class that waits for the pod's node is not a cause.
 	asked, ok := latest(events, "ExternalProvisioning")
 	if !ok || e.now.Sub(asked.first) < provisionTime {
 		return fail.Finding{}, false
@@ -168,7 +168,7 @@ func (e *explainer) patchClass(claim *corev1.PersistentVolumeClaim) string {
 			points = 0
 		case IsDefault(c):
 			points = 3
-		case has(c.Provisioner, "nfs", "cephfs") == (classKey(claim) == "storage.class_rwx"):
+		case containsAny(c.Provisioner, "nfs", "cephfs") == (classKey(claim) == "storage.class_rwx"):
 			points = 2
 		}
 		if points > rank {
@@ -200,7 +200,7 @@ func (e *explainer) classNames() string {
 	for i := range e.Classes {
 		names = append(names, e.Classes[i].Name)
 	}
-	return "; the cluster has " + cmp.Or(list(names, 10), "no storage class at all")
+	return "; the cluster has " + cmp.Or(firstNames(names, 10), "no storage class at all")
 }
 
 // classKey returns the cluster file's key that the claim's class comes from.

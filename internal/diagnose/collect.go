@@ -106,7 +106,7 @@ func queuePosition(ctx context.Context, client kubernetes.Interface, pod *corev1
 		}
 	}
 	queue := []string{"namespaces", pod.Namespace, "localqueues", pod.Labels[kueue.QueueLabel]}
-	if !kueue.Ask(ctx, client, &summary, kueue.Visibility, append(queue, "pendingworkloads")...) {
+	if !kueue.GetNewest(ctx, client, &summary, kueue.Visibility, append(queue, "pendingworkloads")...) {
 		return 0
 	}
 	for _, workload := range summary.Items {
@@ -122,7 +122,7 @@ func workloadConditions(ctx context.Context, client kubernetes.Interface, pod *c
 	var workload struct {
 		Status struct{ Conditions []metav1.Condition }
 	}
-	kueue.Ask(ctx, client, &workload, kueue.Group, "namespaces", pod.Namespace, "workloads", kueue.WorkloadOf(pod))
+	kueue.GetNewest(ctx, client, &workload, kueue.Group, "namespaces", pod.Namespace, "workloads", kueue.WorkloadOf(pod))
 	return workload.Status.Conditions
 }
 
@@ -180,7 +180,7 @@ func serverClaims(ctx context.Context, client kubernetes.Interface, claims []cor
 		if claim.Status.Phase == corev1.ClaimBound || claim.Spec.StorageClassName == nil {
 			continue
 		}
-		namespace := ServerNamespace(named(classes, *claim.Spec.StorageClassName))
+		namespace := ServerNamespace(findNamed(classes, *claim.Spec.StorageClassName))
 		if namespace == "" || namespace == claim.Namespace || slices.Contains(done, namespace) {
 			continue
 		}

@@ -29,7 +29,7 @@ func (e *explainer) containers(pod *corev1.Pod) bool {
 		}
 		switch {
 		case c.lacksImage():
-			e.add(e.image(pod, c))
+			e.add(e.explainImage(pod, c))
 		case lastExit(c) != nil:
 			e.add(e.exited(pod, c, *lastExit(c)))
 		case c.trouble() != "":
@@ -56,7 +56,7 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 	w := c.State.Waiting
 	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name,
-		Seen: fmt.Sprintf("%s: %s: %s", c.title(), w.Reason, oneLine(w.Message)),
+		Seen: fmt.Sprintf("%s: %s: %s", c.displayName(), w.Reason, oneLine(w.Message)),
 		Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
 	}
 	if ev, ok := latest(e.podEvents(pod), "Failed"); ok {
@@ -96,7 +96,7 @@ func (e *explainer) exited(pod *corev1.Pod, c container, t corev1.ContainerState
 	if t.Reason != "" && t.Reason != "Error" && !killedForMemory && t.Reason != "Completed" {
 		how += ", " + t.Reason
 	}
-	f.Seen = c.title() + " " + how + restarts(c.RestartCount)
+	f.Seen = c.displayName() + " " + how + restarts(c.RestartCount)
 	if t.Message != "" {
 		f.Seen += ": " + lastLines(t.Message)
 	}
@@ -125,13 +125,13 @@ func restarts(n int32) string {
 // badProgram recognises a program that can never start, and other messages of the runtime.
 func (e *explainer) badProgram(pod *corev1.Pod, c container, text string, f *fail.Finding) {
 	switch {
-	case has(strings.ToLower(text), "exec format error"):
+	case containsAny(strings.ToLower(text), "exec format error"):
 		f.Final = true
 		f.Seen += "; its image is for another processor than node " + pod.Spec.NodeName + e.architecture(pod.Spec.NodeName) + " has"
-		f.Next = "oc image info " + c.image() + " --show-multiarch"
+		f.Next = "oc image info " + c.imageName() + " --show-multiarch"
 	default:
 		recognize(pod, "container", text, f)
-		f.Next = strings.ReplaceAll(f.Next, "{image}", c.image())
+		f.Next = strings.ReplaceAll(f.Next, "{image}", c.imageName())
 	}
 }
 
@@ -151,7 +151,7 @@ func (e *explainer) unanswered(pod *corev1.Pod) {
 		if c.init || c.State.Running == nil || c.Ready || e.now.Sub(c.State.Running.StartedAt.Time) < unansweredTime {
 			continue
 		}
-		seen := c.title() + " runs and its agent does not get ready"
+		seen := c.displayName() + " runs and its agent does not get ready"
 		if ev, ok := latest(e.podEvents(pod), "Unhealthy"); ok {
 			seen += ": " + oneLine(ev.text)
 		}

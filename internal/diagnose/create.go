@@ -32,7 +32,7 @@ func (e *explainer) creation() {
 	for _, ev := range e.eventsOf("StatefulSet", e.StatefulSet.Name, e.StatefulSet.UID) {
 		found := failedCreate.FindStringSubmatch(ev.text)
 		// If the pod exists, a later attempt succeeded.
-		if ev.reason != "FailedCreate" || found == nil || named(e.Pods, found[2]) != nil {
+		if ev.reason != "FailedCreate" || found == nil || findNamed(e.Pods, found[2]) != nil {
 			continue
 		}
 		object := "pod " + found[2]

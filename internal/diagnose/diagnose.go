@@ -56,7 +56,7 @@ func (s Snapshot) Replicas() int {
 }
 
 // Explain finds what keeps pods from starting. Final findings come first; otherwise causes come before their
-// consequences. Normal waiting, such as a long pull, is no finding. Pods with the same cause share a finding.
+// consequences. Normal waiting, such as a long pull, is not a finding. Pods with the same cause share a finding.
 func Explain(s Snapshot, now time.Time) []fail.Finding {
 	e := &explainer{Snapshot: s, now: now}
 	e.creation()
@@ -105,7 +105,7 @@ func (e *explainer) waitingPods() string {
 	case 1:
 		return fmt.Sprintf("; %s is ready and waits", names[0])
 	}
-	return fmt.Sprintf("; %s are ready and wait", list(names, 3))
+	return fmt.Sprintf("; %s are ready and wait", firstNames(names, 3))
 }
 
 // merge joins findings that differ only in their object, and keeps the first one's next command.

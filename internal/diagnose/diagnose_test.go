@@ -248,7 +248,7 @@ func TestMatches(t *testing.T) {
 }
 
 func TestWords(t *testing.T) {
-	if got, want := list([]string{"a", "b", "c", "d"}, 2), "a, b and 2 more"; got != want {
+	if got, want := firstNames([]string{"a", "b", "c", "d"}, 2), "a, b and 2 more"; got != want {
 		t.Errorf("list: got %q, want %q", got, want)
 	}
 	long := oneLine(strings.Repeat("é ", 400))

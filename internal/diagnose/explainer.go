@@ -64,7 +64,7 @@ func (e *explainer) podNames() []string {
 	return names
 }
 
-func named[T any, P interface {
+func findNamed[T any, P interface {
 	*T
 	metav1.Object
 }](objects []T, name string) P {
@@ -153,15 +153,15 @@ type container struct {
 	init bool
 }
 
-// title returns "container train" or "init container agent".
-func (c container) title() string {
+// displayName returns "container train" or "init container agent".
+func (c container) displayName() string {
 	if c.init {
 		return "init container " + c.Name
 	}
 	return "container " + c.Name
 }
 
-// trouble returns what the container waits for if that is no part of a normal start, else "".
+// trouble returns what the container waits for if that is not part of a normal start, else "".
 func (c container) trouble() string {
 	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 		return w.Reason
@@ -189,8 +189,8 @@ func containersOf(pod *corev1.Pod) []container {
 	return found
 }
 
-// image returns the requested name; the status may have a resolved one.
-func (c container) image() string { return cmp.Or(c.spec.Image, c.Image) }
+// imageName returns the requested name; the status may have a resolved one.
+func (c container) imageName() string { return cmp.Or(c.spec.Image, c.Image) }
 
 // hasStarted reports whether some container of the pod has run, so that its network and volumes exist.
 func hasStarted(pod *corev1.Pod) bool {

@@ -23,12 +23,12 @@ var (
 	rpcPrefix  = regexp.MustCompile(`^rpc error: code = \w+ desc = `)
 )
 
-// image returns why the container's image is not on the node.
-func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
+// explainImage returns why the container's image is not on the node.
+func (e *explainer) explainImage(pod *corev1.Pod, c container) fail.Finding {
 	waiting := c.State.Waiting
 	text := e.pullError(pod, c, waiting.Message)
-	f := fail.Finding{Reason: fail.ImageUnavailable, Object: "pod " + pod.Name, Since: e.firstPullError(pod, c.image())}
-	registry := registryOf(c.image())
+	f := fail.Finding{Reason: fail.ImageUnavailable, Object: "pod " + pod.Name, Since: e.firstPullError(pod, c.imageName())}
+	registry := registryOf(c.imageName())
 	node := pod.Spec.NodeName
 	lower := withoutImage(text, c)
 	what := ""
@@ -39,22 +39,22 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	case waiting.Reason == "ErrImageNeverPull":
 		what, f.Final = "is not on node "+node+" and may not be pulled", true
 		f.Next = "correct the name of the image"
-	case waiting.Reason == "SignatureValidationFailed", has(lower, "signature was required", "source image rejected"):
+	case waiting.Reason == "SignatureValidationFailed", containsAny(lower, "signature was required", "source image rejected"):
 		what, f.Final = "is refused by the cluster's signature policy", true
 		f.Next = "oc get image.config.openshift.io/cluster -o yaml"
-	case has(lower, "server gave http response to https client"):
+	case containsAny(lower, "server gave http response to https client"):
 		what, f.Final = "is in a registry without TLS, which the nodes do not allow", true
 		f.Next = fmt.Sprintf(
 			`oc patch image.config.openshift.io/cluster --type merge -p '{"spec":{"registrySources":{"insecureRegistries":["%s"]}}}'`, registry)
-	case has(lower, "x509:", "certificate"):
+	case containsAny(lower, "x509:", "certificate"):
 		what, f.Final = "is in a registry whose certificate the nodes do not trust", true
 		f.Next = fmt.Sprintf("oc create configmap registry-cas -n openshift-config --from-file=%s=ca.crt\n"+
 			`oc patch image.config.openshift.io/cluster --type merge -p '{"spec":{"additionalTrustedCA":{"name":"registry-cas"}}}'`,
 			strings.Replace(registry, ":", "..", 1))
-	case has(lower, "no match for platform", "no image found in manifest list", "no matching manifest", "architecture mismatch"):
+	case containsAny(lower, "no match for platform", "no image found in manifest list", "no matching manifest", "architecture mismatch"):
 		what, f.Final = "is not built for the processor of node "+node+e.architecture(node), true
-		f.Next = fmt.Sprintf("oc image info %s --show-multiarch", c.image())
-	case has(lower, "toomanyrequests", "too many requests", "rate limit"):
+		f.Next = fmt.Sprintf("oc image info %s --show-multiarch", c.imageName())
+	case containsAny(lower, "toomanyrequests", "too many requests", "rate limit"):
 		what = "is in a registry that limits how often it may be pulled"
 		f.Next = e.pullSecret(registry)
 	case refused(lower) && slices.ContainsFunc(WithoutPullSecrets(e.Snapshot), func(p corev1.Pod) bool { return p.UID == pod.UID }):
@@ -69,37 +69,37 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 		f.Next = fmt.Sprintf("wait for them: oc get serviceaccount %s -n %s -o yaml", e.Account.Name, pod.Namespace)
 	case refused(lower):
 		what = "may not be pulled without other credentials"
-		if has(lower, "may require", "does not exist") {
+		if containsAny(lower, "may require", "does not exist") {
 			what = "does not exist or may not be pulled without other credentials"
 		}
 		f.Final = true
 		f.Next = e.pullSecret(registry)
-		if from, _, ok := kube.InternalImage(c.image()); ok {
+		if from, _, ok := kube.InternalImage(c.imageName()); ok {
 			// OpenShift creates the account's credentials a moment after the account, but no right in another namespace.
 			f.Final = from != e.namespace()
 			f.Next = kube.AllowPull(e.namespace(), from)
 		}
-	case has(lower, "no such host", "server misbehaving"):
+	case containsAny(lower, "no such host", "server misbehaving"):
 		what = "is in a registry whose name node " + node + " cannot resolve"
 		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host getent hosts %s", node, strings.Split(registry, ":")[0])
-	case has(lower, "manifest unknown", "not found", "name unknown"):
+	case containsAny(lower, "manifest unknown", "not found", "name unknown"):
 		what, f.Final = "does not exist", true
-		f.Next = "oc image info " + c.image()
-		if from, _, ok := kube.InternalImage(c.image()); ok {
+		f.Next = "oc image info " + c.imageName()
+		if from, _, ok := kube.InternalImage(c.imageName()); ok {
 			f.Next = "oc get imagestreamtags -n " + from
 		}
-	case has(lower, "no space left on device"):
+	case containsAny(lower, "no space left on device"):
 		what = "does not fit on the disk of node " + node
 		f.Next = "oc describe node " + node
-	case has(lower, "connection refused", "i/o timeout", "deadline exceeded", "no route to host", "connection reset", "tls handshake timeout",
-		"unexpected eof", "registry is unavailable", "503 service", "502 bad gateway", "500 internal"):
+	case containsAny(lower, "connection refused", "i/o timeout", "deadline exceeded", "no route to host", "connection reset",
+		"tls handshake timeout", "unexpected eof", "registry is unavailable", "503 service", "502 bad gateway", "500 internal"):
 		what = "is in a registry that does not answer node " + node
 		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host curl -sSI https://%s/v2/", node, registry)
 	default:
 		what = "cannot be pulled"
 		f.Next = fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace)
 	}
-	f.Seen = fmt.Sprintf("image %s of %s %s: %s", c.image(), c.title(), what, oneLine(text))
+	f.Seen = fmt.Sprintf("image %s of %s %s: %s", c.imageName(), c.displayName(), what, oneLine(text))
 	if missing, ok := latest(e.podEvents(pod), "FailedToRetrieveImagePullSecret"); ok {
 		f.Seen += "; " + oneLine(missing.text)
 	}
@@ -108,12 +108,12 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 
 // withoutImage returns the text in lower case without the image's own name, which may contain any sign.
 func withoutImage(text string, c container) string {
-	return strings.ReplaceAll(strings.ToLower(text), strings.ToLower(c.image()), "")
+	return strings.ReplaceAll(strings.ToLower(text), strings.ToLower(c.imageName()), "")
 }
 
 // refused reports whether a registry's error asks for other credentials.
 func refused(text string) bool {
-	return has(text, "unauthorized", "authentication required", "denied", "403 forbidden", "no basic auth credentials",
+	return containsAny(text, "unauthorized", "authentication required", "denied", "403 forbidden", "no basic auth credentials",
 		"invalid username/password")
 }
 
@@ -123,7 +123,7 @@ func (e *explainer) pullError(pod *corev1.Pod, c container, message string) stri
 	text := backedOff.ReplaceAllString(message, "")
 	if text == "" {
 		for _, ev := range slices.Backward(e.podEvents(pod)) {
-			if ev.reason == "Failed" && strings.Contains(ev.text, c.image()) && pullFailed.MatchString(ev.text) {
+			if ev.reason == "Failed" && strings.Contains(ev.text, c.imageName()) && pullFailed.MatchString(ev.text) {
 				text = pullFailed.ReplaceAllString(ev.text, "")
 				break
 			}
@@ -158,7 +158,7 @@ func (e *explainer) pullSecret(registry string) string {
 
 // architecture returns a node's architecture such as " (arm64)", "" if the node may not be read.
 func (e *explainer) architecture(node string) string {
-	if n := named(e.Nodes, node); n != nil && n.Status.NodeInfo.Architecture != "" {
+	if n := findNamed(e.Nodes, node); n != nil && n.Status.NodeInfo.Architecture != "" {
 		return " (" + n.Status.NodeInfo.Architecture + ")"
 	}
 	return ""

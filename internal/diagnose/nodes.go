@@ -72,11 +72,11 @@ func (e *explainer) byNodes(u pendingPod) []fail.Finding {
 	for _, g := range p.tainted {
 		found = append(found, fail.Finding{
 			Reason: fail.NodeTainted, Final: len(p.usable)+len(p.down) == 0, Next: toleration(g.taint),
-			Seen: fmt.Sprintf("%s: the pod does not tolerate the taint %s", list(g.names, 8), g.why),
+			Seen: fmt.Sprintf("%s: the pod does not tolerate the taint %s", firstNames(g.names, 8), g.why),
 		})
 	}
 	for _, g := range p.down {
-		f := fail.Finding{Reason: fail.NodesUnavailable, Seen: list(g.names, 8) + ": " + g.why, Next: "oc describe node" + joined(g.names)}
+		f := fail.Finding{Reason: fail.NodesUnavailable, Seen: firstNames(g.names, 8) + ": " + g.why, Next: "oc describe node" + joined(g.names)}
 		if g.why == cordoned {
 			f.Next = "oc adm uncordon" + joined(g.names)
 		}
@@ -85,7 +85,8 @@ func (e *explainer) byNodes(u pendingPod) []fail.Finding {
 	if absent := e.absent(namesAsked(&u.pod.Spec)); len(absent) > 0 {
 		found = append(found, fail.Finding{
 			Reason: fail.NodesUnavailable, Final: p.allowed < e.Replicas(),
-			Seen: fmt.Sprintf("nodes.gpu_nodes lists %s, which the cluster does not have; its nodes with GPUs: %s", list(absent, 8), e.gpuNodes()),
+			Seen: fmt.Sprintf("nodes.gpu_nodes lists %s, which the cluster does not have; its nodes with GPUs: %s", firstNames(absent, 8),
+				e.gpuNodes()),
 			Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)",
 		})
 	}
@@ -117,7 +118,7 @@ func (e *explainer) gpuNodes() string {
 			names = append(names, e.Nodes[i].Name)
 		}
 	}
-	return cmp.Or(list(names, 8), "none")
+	return cmp.Or(firstNames(names, 8), "none")
 }
 
 // tooFew explains an environment whose pods take all allowed nodes.
@@ -131,7 +132,7 @@ func (e *explainer) tooFew(u pendingPod, p nodeCounts) fail.Finding {
 	if p.allowed == 0 {
 		f.Next = "oc get nodes --show-labels (no node has what the pod's node affinity and GPUs ask)"
 	} else if len(p.ours) > 0 {
-		f.Seen += "; taken by the environment's own pods: " + list(p.ours, 8)
+		f.Seen += "; taken by the environment's own pods: " + firstNames(p.ours, 8)
 	}
 	return f
 }
@@ -148,7 +149,7 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 	if len(p.usable) == 0 {
 		return nil
 	}
-	for _, name := range u.message.short() {
+	for _, name := range u.message.lackingResources() {
 		ask := RequestOf(&u.pod.Spec, name)
 		var parts, names, silent []string
 		fitting := 0
@@ -174,7 +175,7 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 		case isGPU(name):
 			f.Reason = fail.GPUsUnavailable
 			if len(silent) > 0 {
-				f.Seen += "; the device plugin offers none of the GPUs of " + list(silent, 8)
+				f.Seen += "; the device plugin offers none of the GPUs of " + firstNames(silent, 8)
 				f.Next = fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e device-plugin -e mps-control-daemon "+
 					"(their logs show why: an MPS daemon that does not answer, or several kinds of MIG devices with strategy single)", silent[0])
 			} else if others := otherGPUs(p.usable, name); others != "" {
@@ -207,5 +208,5 @@ func otherGPUs(on []*corev1.Node, name corev1.ResourceName) string {
 			}
 		}
 	}
-	return list(others, 4)
+	return firstNames(others, 4)
 }

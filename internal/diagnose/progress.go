@@ -18,7 +18,7 @@ func Progress(s Snapshot, now time.Time) []string {
 	var lines []string
 	for _, name := range e.podNames() {
 		line := "not created yet"
-		if pod := named(e.Pods, name); pod != nil {
+		if pod := findNamed(e.Pods, name); pod != nil {
 			line = e.progress(pod)
 		}
 		lines = append(lines, name+": "+line)
@@ -35,7 +35,7 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 	case pod.Status.Phase == corev1.PodFailed:
 		return oneLine("failed: " + pod.Status.Reason + ": " + pod.Status.Message)
 	case node == "":
-		if f, gated := e.gated(pod); gated {
+		if f, gated := e.explainGate(pod); gated {
 			return "waiting for its queue" + sinceText(f.Since, e.now) + e.waiting(pod).Seen
 		}
 		u, ok := e.waitsForNode(pod)
@@ -56,16 +56,16 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 			continue
 		}
 		if c.lacksImage() {
-			return fmt.Sprintf("cannot pull image %s%s (%s)", c.image(), sinceText(e.firstPullError(pod, c.image()), e.now), c.trouble())
+			return fmt.Sprintf("cannot pull image %s%s (%s)", c.imageName(), sinceText(e.firstPullError(pod, c.imageName()), e.now), c.trouble())
 		}
 		if exit := lastExit(c); exit != nil {
-			return fmt.Sprintf("%s ended with %d%s", c.title(), exit.ExitCode, restarts(c.RestartCount))
+			return fmt.Sprintf("%s ended with %d%s", c.displayName(), exit.ExitCode, restarts(c.RestartCount))
 		}
 		if c.State.Running != nil && !c.init {
 			return "agent not answering yet" + sinceText(c.State.Running.StartedAt.Time, e.now)
 		}
 		if c.trouble() != "" {
-			return c.title() + ": " + c.trouble()
+			return c.displayName() + ": " + c.trouble()
 		}
 	}
 	events := e.podEvents(pod)

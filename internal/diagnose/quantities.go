@@ -28,7 +28,7 @@ func parseQuantities(text string) corev1.ResourceList {
 
 // refreshQuota replaces an event's numbers by the quota's current ones.
 func (e *explainer) refreshQuota(name string, used, hard corev1.ResourceList) {
-	quota := named(e.Quotas, name)
+	quota := findNamed(e.Quotas, name)
 	if quota == nil {
 		return
 	}

@@ -56,7 +56,7 @@ func (e *explainer) podEnd(pod *corev1.Pod) {
 // rejections explains rejected pods that the StatefulSet has recreated, perhaps for ever. Only their events are left.
 func (e *explainer) rejections() {
 	for _, name := range e.podNames() {
-		pod := named(e.Pods, name)
+		pod := findNamed(e.Pods, name)
 		if pod != nil && (kube.IsReady(pod) || pod.Status.Phase == corev1.PodFailed) {
 			continue
 		}
@@ -113,7 +113,7 @@ func (e *explainer) rejectionFinding(reason, message, node string) fail.Finding 
 	case out && isGPU(corev1.ResourceName(resource)), f.Reason == fail.GPUsUnavailable:
 		f.Reason = fail.GPUsUnavailable
 		f.Next = describeNodes([]string{node})
-	case reason == "Evicted" && has(strings.ToLower(message), "low on resource: memory"):
+	case reason == "Evicted" && containsAny(strings.ToLower(message), "low on resource: memory"):
 		f.Reason = fail.OutOfMemory
 	}
 	return f
@@ -133,7 +133,7 @@ func (e *explainer) refusedDevice(reason, message string) (gpu, rail bool) {
 		return true, false
 	case railWords.MatchString(message):
 		return false, true
-	case !has(strings.ToLower(message), "allocate failed", "device plugin"):
+	case !containsAny(strings.ToLower(message), "allocate failed", "device plugin"):
 		return false, false
 	}
 	spec := e.template()
@@ -151,7 +151,7 @@ func (e *explainer) nodeProblem(pod *corev1.Pod) {
 	node := pod.Spec.NodeName
 	seen := ""
 	var from time.Time
-	switch n := named(e.Nodes, node); {
+	switch n := findNamed(e.Nodes, node); {
 	case n != nil:
 		if state, message, since := notReady(n); state != "" {
 			seen, from = fmt.Sprintf("its node %s %s: %s", node, state, message), since

@@ -57,7 +57,7 @@ func (e *explainer) securityConstraints(text string) (seen string, unusable bool
 		seen = cmp.Or(by, "every security context constraint that may be used") + " refuses " + strings.Join(refused, "; ")
 	}
 	if len(closed) > 0 {
-		seen += fmt.Sprintf("; service account %s may not use %s", e.serviceAccount(), list(closed, 4))
+		seen += fmt.Sprintf("; service account %s may not use %s", e.serviceAccount(), firstNames(closed, 4))
 	}
 	return oneLine(seen), false
 }

@@ -79,19 +79,19 @@ func (v schedulerMessage) essence() string {
 	return oneLine(strings.Join(parts, ", "))
 }
 
-// count returns the number of nodes rejected for a cause with one of the signs.
-func (v schedulerMessage) count(signs ...string) int {
+// countRejected returns the number of nodes rejected for a cause with one of the signs.
+func (v schedulerMessage) countRejected(signs ...string) int {
 	n := 0
 	for _, r := range v.rejections {
-		if has(strings.ToLower(r.why), signs...) {
+		if containsAny(strings.ToLower(r.why), signs...) {
 			n += r.nodes
 		}
 	}
 	return n
 }
 
-// short returns the resources that some nodes lack.
-func (v schedulerMessage) short() (names []corev1.ResourceName) {
+// lackingResources returns the resources that some nodes lack.
+func (v schedulerMessage) lackingResources() (names []corev1.ResourceName) {
 	for _, r := range v.rejections {
 		if name, ok := strings.CutPrefix(r.why, "Insufficient "); ok {
 			names = append(names, corev1.ResourceName(name))

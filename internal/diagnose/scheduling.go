@@ -46,7 +46,7 @@ func (e *explainer) waitsForNode(pod *corev1.Pod) (pendingPod, bool) {
 func (e *explainer) scheduling(claims bool) {
 	for i := range e.Pods {
 		pod := &e.Pods[i]
-		if f, gated := e.gated(pod); gated {
+		if f, gated := e.explainGate(pod); gated {
 			e.add(f)
 			continue
 		}
@@ -79,8 +79,8 @@ func (e *explainer) scheduling(claims bool) {
 	}
 }
 
-// gated explains a pod that a scheduling gate holds, as Kueue's.
-func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
+// explainGate explains a pod that a scheduling gate holds, as Kueue's.
+func (e *explainer) explainGate(pod *corev1.Pod) (fail.Finding, bool) {
 	c := condition(pod, corev1.PodScheduled)
 	// The condition stays for a moment after the last gate is gone.
 	if hasFinished(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated || len(pod.Spec.SchedulingGates) == 0 {
@@ -92,7 +92,7 @@ func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 	}
 	f := fail.Finding{
 		Reason: fail.QuotaExceeded, Object: "pod " + pod.Name,
-		Seen:  "its queue has not admitted it: scheduling gate " + list(gates, 3),
+		Seen:  "its queue has not admitted it: scheduling gate " + firstNames(gates, 3),
 		Next:  "oc get workloads.kueue.x-k8s.io -n " + pod.Namespace,
 		Since: c.LastTransitionTime.Time,
 	}
@@ -186,12 +186,12 @@ func (e *explainer) saidOf(workload string) (said []event) {
 func (e *explainer) byWords(u pendingPod) []fail.Finding {
 	var found []fail.Finding
 	v := u.message
-	for _, resource := range v.short() {
+	for _, resource := range v.lackingResources() {
 		ask := RequestOf(&u.pod.Spec, resource)
 		f := fail.Finding{
 			Reason: fail.NodesUnavailable,
 			Seen: fmt.Sprintf("the pod asks %s %s and %d of %d nodes have too little left (how much is unknown: nodes may not be read)",
-				ask.String(), resource, v.count("insufficient "+strings.ToLower(string(resource))), v.nodes),
+				ask.String(), resource, v.countRejected("insufficient "+strings.ToLower(string(resource))), v.nodes),
 			Next: describeNodes(namesAsked(&u.pod.Spec)),
 		}
 		if isGPU(resource) {
@@ -202,17 +202,17 @@ func (e *explainer) byWords(u pendingPod) []fail.Finding {
 		}
 		found = append(found, f)
 	}
-	if n := v.count("were unschedulable", "node.kubernetes.io/"); n > 0 {
+	if n := v.countRejected("were unschedulable", "node.kubernetes.io/"); n > 0 {
 		found = append(found, fail.Finding{
 			Reason: fail.NodesUnavailable, Seen: fmt.Sprintf("%d of %d nodes are cordoned or not ready", n, v.nodes),
 			Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec)),
 		})
 	}
 	found = append(found, taintsByWords(u, len(found) > 0)...)
-	if len(found) == 0 && v.count("node affinity/selector", "anti-affinity") > 0 {
+	if len(found) == 0 && v.countRejected("node affinity/selector", "anti-affinity") > 0 {
 		f := fail.Finding{Reason: fail.NodesUnavailable, Seen: "no node fits: " + v.text, Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec))}
 		if names := namesAsked(&u.pod.Spec); names != nil {
-			f.Seen += "; nodes.gpu_nodes allows " + list(names, 8)
+			f.Seen += "; nodes.gpu_nodes allows " + firstNames(names, 8)
 			f.Final = len(names) < e.Replicas()
 		}
 		recognize(u.pod, "scheduler", v.text, &f)
@@ -247,7 +247,7 @@ func taintsByWords(u pendingPod, explained bool) []fail.Finding {
 	return found
 }
 
-// byVolumes explains volumes that are missing or tie a pod to nodes. about reports whether they are the scheduler's
+// byVolumes explains volumes that are missing or tie a pod to nodes. about is true if volumes are the scheduler's
 // reason, even without a finding: claims may have one already, or the volume may still be provisioned.
 func (e *explainer) byVolumes(u pendingPod, claims bool) (found []fail.Finding, about bool) {
 	f := fail.Finding{
@@ -256,14 +256,14 @@ func (e *explainer) byVolumes(u pendingPod, claims bool) (found []fail.Finding, 
 	}
 	whole := strings.ToLower(u.message.whole)
 	switch {
-	case has(whole, "persistentvolumeclaim"):
-		f.Seen, f.Final = u.message.whole, has(whole, "non-existent")
+	case containsAny(whole, "persistentvolumeclaim"):
+		f.Seen, f.Final = u.message.whole, containsAny(whole, "non-existent")
 		if claims || !f.Final && e.now.Sub(u.since) < provisionTime {
 			return nil, true
 		}
-	case u.message.count("volume node affinity conflict", "didn't match persistentvolume's node affinity") > 0:
+	case u.message.countRejected("volume node affinity conflict", "didn't match persistentvolume's node affinity") > 0:
 		f.Seen = "its volume can be used on other nodes only: " + u.message.text
-	case u.message.count("didn't find available persistent volumes to bind", "did not have enough free storage",
+	case u.message.countRejected("didn't find available persistent volumes to bind", "did not have enough free storage",
 		"non-existent pv", "max volume count", "readwriteoncepod", "no available volume zone") > 0:
 		f.Seen = "its volumes fit no node: " + u.message.text
 	default:

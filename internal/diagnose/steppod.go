@@ -53,7 +53,7 @@ func (p StepPod) WithoutImage(ctx context.Context, client kubernetes.Interface, 
 		return f, false, nil
 	}
 	e, c := &explainer{Snapshot: s, now: now}, containers[i]
-	f = e.image(pod, c)
+	f = e.explainImage(pod, c)
 	early = refused(withoutImage(e.pullError(pod, c, c.State.Waiting.Message), c)) && (s.awaitsSecrets || len(WithoutPullSecrets(s)) > 0)
 	if early {
 		f.Next = fmt.Sprintf("mlenv run --like %s -n %s", p.Run, p.Namespace)

@@ -20,8 +20,8 @@ const maxWords = 600
 
 func oneLine(text string) string { return humanize.OneLine(text, maxWords) }
 
-// list returns "a, b and c": the first names, and the number of the others.
-func list(names []string, most int) string { return humanize.FirstAnd(names, most) }
+// firstNames returns "a, b and c": the first names, and the number of the others.
+func firstNames(names []string, most int) string { return humanize.FirstAnd(names, most) }
 
 // age formats how long ago t was: 40s, 2m10s, 1h5m.
 func age(t, now time.Time) string {
@@ -44,8 +44,8 @@ func sinceText(t, now time.Time) string {
 	return " since " + age(t, now)
 }
 
-// has reports whether a text in lower case contains one of the signs.
-func has(text string, signs ...string) bool {
+// containsAny reports whether a text in lower case contains one of the signs.
+func containsAny(text string, signs ...string) bool {
 	return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(text, sign) })
 }
 

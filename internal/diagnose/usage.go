@@ -35,7 +35,7 @@ func (e *explainer) describeUsage(node *corev1.Node, name corev1.ResourceName) s
 		text += fmt.Sprintf(", %s free", free.String())
 	}
 	if len(held.Holders) > 0 {
-		text += " (" + list(held.Holders, 6) + ")"
+		text += " (" + firstNames(held.Holders, 6) + ")"
 	}
 	return text
 }
@@ -52,7 +52,7 @@ func (e *explainer) holdersHere(name corev1.ResourceName) string {
 	if holders == nil {
 		return ""
 	}
-	return "; readable holders: " + list(holders, 6)
+	return "; readable holders: " + firstNames(holders, 6)
 }
 
 func holder(pod *corev1.Pod, q resource.Quantity) string {

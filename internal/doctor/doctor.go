@@ -102,10 +102,10 @@ func Examine(ctx context.Context, clients *kube.Clients, name string, o Options)
 		return e.report()
 	}
 	e.askNodes(ctx)
-	e.start()
-	e.hang()
+	e.examineStart()
+	e.examineHang()
 	e.network()
-	e.slow()
+	e.examineSlow()
 	return e.report()
 }
 
@@ -118,11 +118,11 @@ func ExamineLocal(ctx context.Context, name string, set nodes.Set, o Options) Re
 		e.nodes = append(e.nodes, &node{number: number, pod: e.env.PodName(number), state: "a part of this machine"})
 	}
 	e.askAgents(ctx, set)
-	e.hang()
+	e.examineHang()
 	for _, j := range e.jobs {
 		e.printed(j)
 	}
-	e.slow()
+	e.examineSlow()
 	return e.report()
 }
 
@@ -132,7 +132,7 @@ func (e *examination) report() Report {
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(a.Level.Compare(b.Level), likelihoodOf(a.Reason)-likelihoodOf(b.Reason))
 	})
-	r := Report{Namespace: e.env.Namespace, Environment: e.env.Name, Mode: e.mode(), Findings: found}
+	r := Report{Namespace: e.env.Namespace, Environment: e.env.Name, Mode: e.networkMode(), Findings: found}
 	if e.lease != nil {
 		r.Holder = e.lease.Describe()
 	}

@@ -66,7 +66,7 @@ func (e *examination) readCluster(ctx context.Context) {
 		e.lease, e.holderID, e.ending = held.ReadHolder(ctx, found), lease.HolderOf(found).ID, found.DeletionTimestamp != nil
 	})
 	group.Go(func() {
-		// Nothing else depends on them, so a refusal is no finding.
+		// Nothing else depends on them, so a refusal is not a finding.
 		if list, err := e.clients.Kube.NetworkingV1().NetworkPolicies(e.env.Namespace).List(ctx, metav1.ListOptions{}); err == nil {
 			e.policies = list.Items
 		}
@@ -84,14 +84,14 @@ func (e *examination) missing() bool {
 	return e.clusterErr == nil && e.cluster.StatefulSet == nil && len(e.cluster.Pods) == 0
 }
 
-func (e *examination) mode() agent.Mode {
+func (e *examination) networkMode() agent.Mode {
 	if e.cluster.StatefulSet == nil {
 		return ""
 	}
 	return agent.Mode(e.cluster.StatefulSet.Annotations[objects.ModeAnnotation])
 }
 
-func (e *examination) rdmaWanted() bool { return e.mode() == agent.RDMA }
+func (e *examination) rdmaWanted() bool { return e.networkMode() == agent.RDMA }
 
 // unreadable has a finding for everything that could not be read.
 func (e *examination) unreadable() {

@@ -22,7 +22,7 @@ import (
 // endedFor is how far apart ranks may start and end normally.
 const endedFor = time.Minute
 
-func (e *examination) hang() {
+func (e *examination) examineHang() {
 	for _, n := range e.nodes {
 		e.examineSilent(n)
 		e.restarted(n)
@@ -44,14 +44,14 @@ func (e *examination) examineSilent(n *node) {
 	case apierrors.IsForbidden(n.healthErr):
 		e.found(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
 	case n.healthErr != nil && (n.running() || e.clusterErr != nil || e.here):
-		e.found(fail.AgentUnreachable, n.String(), n.healthErr.Error(), e.logs(n)+
+		e.found(fail.AgentUnreachable, n.String(), n.healthErr.Error(), e.agentLogCommand(n)+
 			e.advice(fmt.Sprintf("; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.env.Namespace), ""))
 	case n.factsErr != nil:
 		e.found(AgentStuck, n.String(), fmt.Sprintf("its agent answers, but not to requests about GPUs and volumes: %v", n.factsErr),
-			e.exec(n, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
+			e.execCommand(n, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
 				" (what hangs is the GPU's driver, or a volume's server)")
 	case n.jobsErr != nil:
-		e.found(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), e.logs(n))
+		e.found(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), e.agentLogCommand(n))
 	}
 }
 
@@ -66,7 +66,7 @@ func (e *examination) restarted(n *node) {
 			continue
 		}
 		f := e.found(fail.ContainerRestarted, n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and restarted, %s in total",
-			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)),
+			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), formatAge(e.now.Sub(end.FinishedAt.Time)),
 			humanize.Count(int(c.RestartCount), "time")),
 			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.env.Namespace, c.Name))
 		if kube.ReasonFor(end.Reason) == fail.OutOfMemory {
@@ -86,7 +86,7 @@ func (e *examination) endedRanks(j job) {
 		if j.running() {
 			evidence += "\nthe job still runs on other nodes, whose ranks wait for that rank"
 		}
-		e.found(fail.ReasonOf(err), j.title(), evidence, fail.NextOf(err)).Level = fail.Broken
+		e.found(fail.ReasonOf(err), j.displayName(), evidence, fail.NextOf(err)).Level = fail.Broken
 		return
 	}
 	if !j.running() {
@@ -96,12 +96,12 @@ func (e *examination) endedRanks(j job) {
 	for _, status := range j.statuses {
 		for _, rank := range status.Ranks {
 			if !rank.Ended.IsZero() && rank.Exit == (agent.Exit{}) && e.now.Sub(rank.Ended) > endedFor {
-				done = append(done, fmt.Sprintf("rank %d on node %d (%s ago)", rank.Rank, status.Node, age(e.now.Sub(rank.Ended))))
+				done = append(done, fmt.Sprintf("rank %d on node %d (%s ago)", rank.Rank, status.Node, formatAge(e.now.Sub(rank.Ended))))
 			}
 		}
 	}
 	if done != nil {
-		e.found(RankEnded, j.title(), "exited with 0 while others run: "+strings.Join(done, ", "),
+		e.found(RankEnded, j.displayName(), "exited with 0 while others run: "+strings.Join(done, ", "),
 			"let the script end after the same number of steps on all ranks: a rank with less data leaves the others waiting in a collective")
 	}
 }
@@ -113,8 +113,8 @@ func (e *examination) unknown(j job) {
 	}
 	for _, n := range e.nodes[:min(j.spec().Nodes, len(e.nodes))] {
 		if _, ok := j.statusOf(n.number); !ok && n.jobs != nil {
-			e.found(JobMissing, n.String(), j.title()+" runs on other nodes, but this one does not know it: its pod was recreated, or the launch "+
-				"did not reach it",
+			e.found(JobMissing, n.String(), j.displayName()+" runs on other nodes, but this one does not know it: its pod was recreated, or the "+
+				"launch did not reach it",
 				"start the training again from its last checkpoint: the running ranks cannot continue")
 		}
 	}
@@ -122,7 +122,7 @@ func (e *examination) unknown(j job) {
 
 // isQuiet reports whether a job has been silent for long.
 func (e *examination) isQuiet(j job) bool {
-	quiet, ok := j.quiet()
+	quiet, ok := j.quietTime()
 	return ok && quiet >= e.QuietAfter
 }
 
@@ -131,20 +131,20 @@ func (e *examination) quiet(j job) {
 	if !e.isQuiet(j) {
 		return
 	}
-	quiet, _ := j.quiet()
-	evidence := fmt.Sprintf("no rank has printed anything or written metrics for %s", age(quiet))
+	quiet, _ := j.quietTime()
+	evidence := fmt.Sprintf("no rank has printed anything or written metrics for %s", formatAge(quiet))
 	if rank := j.spec().DebugRank; rank != nil {
-		e.found(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or runs in one", evidence, *rank),
+		e.found(NoProgress, j.displayName(), fmt.Sprintf("%s: rank %d waits for a debugger, or runs in one", evidence, *rank),
 			"attach to it, or let it continue").Level = fail.Note
 		return
 	}
-	evidence += "; " + cause.Hang(j.spec(), j.statuses, j.activities)
+	evidence += "; " + cause.DescribeHang(j.spec(), j.statuses, j.activities)
 	if busy := e.utilization(); busy != "" {
 		evidence += "; GPUs in percent: " + busy + " (near 100 everywhere: ranks wait in a collective; near 0: for data or in Python)"
 	}
 	next := fmt.Sprintf("%s: the others wait for the rank whose stack differs",
-		e.exec(e.nodes[0], fmt.Sprintf("sh -c 'cat %s/stacks-*.txt'", j.statuses[0].Record)))
-	e.found(NoProgress, j.title(), evidence, next)
+		e.execCommand(e.nodes[0], fmt.Sprintf("sh -c 'cat %s/stacks-*.txt'", j.statuses[0].Record)))
+	e.found(NoProgress, j.displayName(), evidence, next)
 }
 
 // resolution reports names that ranks could not look up, or that resolve to a wrong address.

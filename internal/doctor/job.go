@@ -70,9 +70,9 @@ func (j job) succeeded() bool {
 	})
 }
 
-// quiet returns how long no node has printed anything. ok is false if a part of the job is unknown, because its output is
+// quietTime returns how long no node has printed anything. ok is false if a part of the job is unknown, because its output is
 // unknown too.
-func (j job) quiet() (least time.Duration, ok bool) {
+func (j job) quietTime() (least time.Duration, ok bool) {
 	for _, status := range j.statuses {
 		if status.State == agent.Running && (!ok || status.Quiet < least) {
 			least, ok = status.Quiet, true
@@ -83,7 +83,7 @@ func (j job) quiet() (least time.Duration, ok bool) {
 
 func (j job) spec() agent.JobSpec { return j.statuses[0].Spec }
 
-func (j job) title() string {
+func (j job) displayName() string {
 	return fmt.Sprintf("job %s (%s)", j.id, j.spec().Script)
 }
 
@@ -103,15 +103,15 @@ func (j job) String() string {
 	for i, state := range states {
 		states[i] = fmt.Sprintf("%s on %d of %d nodes", state, byState[agent.JobState(state)], j.spec().Nodes)
 	}
-	title := j.title()
+	title := j.displayName()
 	if run := j.spec().Run; run != "" {
 		title += " of " + run
 	}
-	return fmt.Sprintf("%s, started %s ago: %s", title, age(j.now.Sub(started)), strings.Join(states, ", "))
+	return fmt.Sprintf("%s, started %s ago: %s", title, formatAge(j.now.Sub(started)), strings.Join(states, ", "))
 }
 
-// age formats a duration: 40s, 2m, 1h5m.
-func age(d time.Duration) string {
+// formatAge formats a duration: 40s, 2m, 1h5m.
+func formatAge(d time.Duration) string {
 	if d < time.Minute {
 		return max(d, 0).Round(time.Second).String()
 	}

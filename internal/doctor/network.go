@@ -60,7 +60,7 @@ func (e *examination) fromNCCL(j job, same []nccl.Finding) {
 			hosts = append(hosts, host)
 		}
 	}
-	evidence := fmt.Sprintf("%s; NCCL in %s: %s", first.Cause, j.title(), first.Seen)
+	evidence := fmt.Sprintf("%s; NCCL in %s: %s", first.Cause, j.displayName(), first.Seen)
 	if first.Device != "" && !strings.Contains(first.Seen, first.Device) {
 		evidence += " (" + first.Device + ")"
 	}
@@ -197,11 +197,11 @@ func (e *examination) settings() {
 func (e *examination) unusedRails() {
 	facts, numbers := e.detected()
 	without := func(f rdma.Facts) bool { return len(f.Rails()) == 0 }
-	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 || slices.ContainsFunc(facts, without) {
+	if e.networkMode() == "" || e.rdmaWanted() || len(facts) == 0 || slices.ContainsFunc(facts, without) {
 		return
 	}
 	e.found(RDMAUnused, "environment "+e.env.Name,
 		fmt.Sprintf("its mode is %s, but each node that answers has usable RDMA devices (node %d: %s), which should reach %s",
-			e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.settingsInUse().Expected)),
+			e.networkMode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.settingsInUse().Expected)),
 		"provision it with --mode=rdma; in mode auto the run's log and receipt explain why it is tcp")
 }

@@ -70,8 +70,8 @@ func (n *node) agent() string {
 	return "not asked"
 }
 
-// exec returns the command that runs a command in the node.
-func (e *examination) exec(n *node, command string) string {
+// execCommand returns the command that runs a command in the node.
+func (e *examination) execCommand(n *node, command string) string {
 	if e.here {
 		return command
 	}
@@ -92,8 +92,8 @@ func (e *examination) advice(cluster, here string) string {
 	return cluster
 }
 
-// logs returns the command that shows the log of the node's agent.
-func (e *examination) logs(n *node) string {
+// agentLogCommand returns the command that shows the log of the node's agent.
+func (e *examination) agentLogCommand(n *node) string {
 	return e.advice(fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.env.Namespace), "mlenv logs "+e.env.Name)
 }
 

@@ -49,7 +49,7 @@ func (e *examination) blockedTraffic() {
 }
 
 // allows reports whether a rule admits pods with these labels on all ports. Ranges of addresses and namespaces may
-// include them, and an uncertain case is no finding.
+// include them, and an uncertain case is not a finding.
 func allows(spec networkingv1.NetworkPolicySpec, direction networkingv1.PolicyType, own labels.Set) bool {
 	passes := func(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) bool {
 		return len(ports) == 0 && (len(peers) == 0 || slices.ContainsFunc(peers, func(peer networkingv1.NetworkPolicyPeer) bool {

@@ -43,11 +43,11 @@ func (e *examination) slowRanks(j job) {
 	}
 	next := "compare what these ranks load and compute with the others"
 	if first != nil {
-		next = e.exec(first, "sh -c 'nvidia-smi; top -bn1 | head -20'") + " (a slow GPU, or a data loader without processors? Ranks with " +
-			"longer samples take longer too)"
+		next = e.execCommand(first, "sh -c 'nvidia-smi; top -bn1 | head -20'") + " (a slow GPU, or a data loader without processors? Ranks " +
+			"with longer samples take longer too)"
 	}
-	e.found(RankSlow, j.title(), fmt.Sprintf("%s for its own part of a step, the median is %s: all others wait", strings.Join(slow, ", "),
-		stepTime(median)), next)
+	e.found(RankSlow, j.displayName(), fmt.Sprintf("%s for its own part of a step, the median is %s: all others wait",
+		strings.Join(slow, ", "), stepTime(median)), next)
 }
 
 func stepTime(seconds float64) time.Duration {

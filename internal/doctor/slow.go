@@ -15,7 +15,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// The limits that count as near.
 const (
 	// nearMemory is the used part of the memory limit, without the cache of files.
 	nearMemory = 0.9
@@ -29,8 +28,8 @@ const (
 	idle = 10
 )
 
-// slow has the findings about a slow training, except its network, and about faulty GPUs and volumes.
-func (e *examination) slow() {
+// examineSlow has the findings about a slow training, except its network, and about faulty GPUs and volumes.
+func (e *examination) examineSlow() {
 	for _, n := range e.answering() {
 		e.gpus(n)
 		e.memory(n)
@@ -69,8 +68,8 @@ func (e *examination) gpus(n *node) {
 			e.found(GPUThrottled, which,
 				fmt.Sprintf("throttled by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "),
 					gpu.Temperature, gpu.Utilization),
-				e.exec(n, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat comes from the node's cooling, a power brake from "+
-					"its supply)", gpu.Index)))
+				e.execCommand(n, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat comes from the node's cooling, a power "+
+					"brake from its supply)", gpu.Index)))
 		}
 	}
 }
@@ -86,7 +85,7 @@ func (e *examination) memory(n *node) {
 	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
 		e.found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)),
 			humanize.Bytes(int64(room.Size))),
-			e.exec(n, "ls -lS /dev/shm (remove files of ended ranks; use fewer workers of data loaders)")).Level = fail.Suspicious
+			e.execCommand(n, "ls -lS /dev/shm (remove files of ended ranks; use fewer workers of data loaders)")).Level = fail.Suspicious
 	}
 }
 
@@ -95,7 +94,7 @@ func (e *examination) volumes(n *node) {
 		path   string
 		volume agent.Volume
 	}{{e.place(agent.Workspace), n.facts.Workspace}, {e.place(agent.Datasets), n.facts.Datasets}} {
-		look := e.exec(n, fmt.Sprintf("sh -c 'df -h %s; timeout 60 du -xsh %s/* | sort -h | tail'", mount.path, mount.path))
+		look := e.execCommand(n, fmt.Sprintf("sh -c 'df -h %s; timeout 60 du -xsh %s/* | sort -h | tail'", mount.path, mount.path))
 		v := mount.volume
 		switch {
 		case v.Problem != "":
@@ -190,7 +189,7 @@ func (e *examination) idle() {
 		e.found(GPUsIdle, "environment "+e.env.Name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or "+
 			"wait in Python",
 			"run the doctor again in a minute; then check the data loaders, and the speed of "+e.place(agent.Datasets)+": "+
-				e.exec(e.nodes[0], "dd if="+e.place(agent.Datasets)+"/FILE of=/dev/null bs=4M count=256"))
+				e.execCommand(e.nodes[0], "dd if="+e.place(agent.Datasets)+"/FILE of=/dev/null bs=4M count=256"))
 	}
 }
 
@@ -206,7 +205,7 @@ func (e *examination) racks(j job) {
 		}
 	}
 	if !slices.Contains(byRank, "") && racks.RankOrder(byRank) != nil {
-		e.found(RacksInterleaved, j.title(),
+		e.found(RacksInterleaved, j.displayName(),
 			fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each "+
 				"rack once", strings.Join(byRank, ", ")),
 			"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)")

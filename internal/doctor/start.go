@@ -12,13 +12,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-func (e *examination) start() {
+func (e *examination) examineStart() {
 	e.unreadable()
 	causes := diagnose.Explain(e.cluster, e.now)
 	for _, f := range causes {
 		evidence := f.Seen
 		if !f.Since.IsZero() {
-			evidence += fmt.Sprintf(" (since %s)", age(e.now.Sub(f.Since)))
+			evidence += fmt.Sprintf(" (since %s)", formatAge(e.now.Sub(f.Since)))
 		}
 		finding := e.found(f.Reason, f.Object, evidence, f.Next)
 		finding.Level, finding.Flow = fail.Broken, Start

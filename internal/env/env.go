@@ -56,9 +56,9 @@ func (e Environment) Pods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// WatchPods calls done with the pods of all nodes after every change, as kube.Until does.
+// WatchPods calls done with the pods of all nodes after every change, as kube.WatchUntil does.
 func (e Environment) WatchPods(ctx context.Context, done func([]*corev1.Pod) (bool, error)) error {
-	return kube.Until(ctx, "the pods of environment "+e.Name, e.clients.Kube.CoreV1().Pods(e.Namespace), e.selected(), done)
+	return kube.WatchUntil(ctx, "the pods of environment "+e.Name, e.clients.Kube.CoreV1().Pods(e.Namespace), e.selected(), done)
 }
 
 // WaitGone waits until the environment has no StatefulSet and no pod, as kube.WaitGone does.

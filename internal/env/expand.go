@@ -27,7 +27,6 @@ import (
 // Fit is how the size of a claim fits the requested one.
 type Fit string
 
-// The fits.
 const (
 	// Fits is a claim of the requested size, or with a volume that is at least as large without being asked for more.
 	Fits Fit = "fits"
@@ -135,7 +134,7 @@ func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	return "no class"
 }
 
-// RefusedExpansion explains why the API server refuses to expand a claim. ok is false for an error that is no refusal.
+// RefusedExpansion explains why the API server refuses to expand a claim. ok is false for an error that is not a refusal.
 func RefusedExpansion(claim *corev1.PersistentVolumeClaim, m objects.Mount, err error) (f fail.Finding, ok bool) {
 	f.Object = "claim " + claim.Name
 	described := fmt.Sprintf("oc describe pvc %s -n %s", claim.Name, claim.Namespace)

@@ -62,7 +62,7 @@ func (i Idle) String() string {
 		i.Environment, i.Holder, minutes(i.Use.Idle), i.Use.Kind, minutes(i.left()))
 }
 
-// minutes writes a duration without the seconds, which are no news after a minute.
+// minutes writes a duration without the seconds, which are not news after a minute.
 func minutes(d time.Duration) string {
 	if d > time.Minute {
 		return humanize.Duration(d.Truncate(time.Minute))

@@ -109,7 +109,7 @@ func (e Environment) termination(ctx context.Context, pod string) (ended *corev1
 	ctx, cancel := context.WithTimeout(ctx, kubeletTime)
 	defer cancel()
 	named := metav1.ListOptions{FieldSelector: "metadata.name=" + pod}
-	_ = kube.Until(ctx, "pod "+pod, e.clients.Kube.CoreV1().Pods(e.Namespace), named, func(pods []*corev1.Pod) (bool, error) {
+	_ = kube.WatchUntil(ctx, "pod "+pod, e.clients.Kube.CoreV1().Pods(e.Namespace), named, func(pods []*corev1.Pod) (bool, error) {
 		for _, pod := range pods {
 			for _, container := range pod.Status.ContainerStatuses {
 				ended = cmp.Or(container.LastTerminationState.Terminated, ended)
@@ -201,7 +201,7 @@ func (e Environment) ReplacePod(ctx context.Context, node int, uid types.UID) er
 	return e.deletePod(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: e.PodName(node), UID: uid}})
 }
 
-// deletePod deletes that pod, and none that has taken its name, which is no error.
+// deletePod deletes that pod, and none that has taken its name, which is not an error.
 func (e Environment) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
 	err := e.clients.Kube.CoreV1().Pods(e.Namespace).Delete(ctx, pod.Name, same)

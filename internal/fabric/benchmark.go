@@ -84,8 +84,9 @@ var (
 // LargestWithoutGPU returns the largest of gloo's sizes.
 func LargestWithoutGPU() agent.Bytes { return cpuSizes[len(cpuSizes)-1] }
 
-// Sizes returns the sizes in bytes to measure with a backend, and the size for pairs. sockets is true if NCCL uses TCP between nodes.
-func Sizes(backend Backend, sockets bool) (sizes []agent.Bytes, pair agent.Bytes) {
+// MessageSizes returns the sizes in bytes to measure with a backend, and the size for pairs. sockets is true if NCCL uses TCP between
+// nodes.
+func MessageSizes(backend Backend, sockets bool) (sizes []agent.Bytes, pair agent.Bytes) {
 	switch {
 	case backend != NCCL:
 		return cpuSizes, 4 << 20

@@ -35,7 +35,7 @@ func TestBenchmarkOnSlowNetworks(t *testing.T) {
 		{"1600 Gb/s", 200e9, false, 1 << 30},
 	} {
 		t.Run(test.rate, func(t *testing.T) {
-			sizes, pair := Sizes(NCCL, test.sockets)
+			sizes, pair := MessageSizes(NCCL, test.sockets)
 			arguments, err := Input{Nodes: 2, RanksPerNode: 1, Backend: NCCL, Seconds: seconds, Sizes: sizes, Pairs: Rounds(2), PairBytes: pair,
 				Others: true, Inside: true}.Arguments()
 			if err != nil {

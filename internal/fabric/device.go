@@ -237,8 +237,8 @@ func (k DeviceKind) Describe() string {
 	return text
 }
 
-// Share returns the lowest rate as a part of the median, 0 if nothing was measured.
-func (s Spread[Rate]) Share() float64 {
+// LowestShare returns the lowest rate as a part of the median, 0 if nothing was measured.
+func (s Spread[Rate]) LowestShare() float64 {
 	if s.Lowest <= 0 || s.Median <= 0 {
 		return 0
 	}

@@ -87,8 +87,8 @@ func (m Measurement) Bandwidth() rdma.BytesPerSecond {
 	return rdma.BytesPerSecond(min(float64(m.Bytes)/m.Time.Seconds()*factor, maxBandwidth))
 }
 
-// Range returns the lowest and the highest bandwidth of an operation, 0 without a measurement.
-func Range(all []Measurement, operation Operation) (lowest, highest rdma.BytesPerSecond) {
+// BandwidthRange returns the lowest and the highest bandwidth of an operation, 0 without a measurement.
+func BandwidthRange(all []Measurement, operation Operation) (lowest, highest rdma.BytesPerSecond) {
 	for _, m := range all {
 		if b := m.Bandwidth(); m.Operation == operation && b > 0 {
 			highest = max(highest, b)

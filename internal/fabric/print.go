@@ -23,7 +23,8 @@ func (r *Report) Print(w io.Writer) error {
 	if r.Network != nil {
 		for _, rail := range r.Network.Rails {
 			if rail.Channels > 0 {
-				fmt.Fprintf(w, "%s on %s: %s, %s\n", rail.Name, rail.Host, rail.Transport.Words(), humanize.Count(rail.Channels, "end")+" of channels")
+				fmt.Fprintf(w, "%s on %s: %s, %s of channels\n", rail.Name, rail.Host, rail.Transport.DisplayName(),
+					humanize.Count(rail.Channels, "end"))
 			}
 		}
 	}
@@ -75,8 +76,8 @@ func (r *Report) measured(m Measurement) string {
 	return "all ranks"
 }
 
-// Sort sorts measurements in the order of Print.
-func Sort(all []Measurement) {
+// SortMeasurements sorts measurements in the order of Print.
+func SortMeasurements(all []Measurement) {
 	order := []Scope{World, InPair, ByRail, InNode}
 	slices.SortStableFunc(all, func(a, b Measurement) int {
 		return cmp.Or(cmp.Compare(slices.Index(order, a.Scope), slices.Index(order, b.Scope)), cmp.Compare(a.Rail, b.Rail),

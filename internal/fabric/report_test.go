@@ -195,7 +195,7 @@ func TestPrint(t *testing.T) {
 	r := Report{Nodes: 2, RanksPerNode: 4, Transport: "RDMA with GPUDirect", Expected: 194 * rdma.GBps,
 		Rails:        []Rail{{Name: "mlx5_6"}},
 		Measurements: []Measurement{rail(0, 48), hosts(0, 1, 0, 28.3), pair(0, 1, 190), all(190)}}
-	Sort(r.Measurements)
+	SortMeasurements(r.Measurements)
 	r.Judge()
 	var out strings.Builder
 	if err := r.Print(&out); err != nil {
@@ -264,7 +264,7 @@ func FuzzReport(f *testing.F) {
 func checkReport(t *testing.T, r Report) {
 	t.Helper()
 	r.Verdict, r.FaultyNodes = "", nil
-	Sort(r.Measurements)
+	SortMeasurements(r.Measurements)
 	r.Judge()
 	if r.Bandwidth < 0 || r.Latency < 0 || r.Verdict != Pass && r.Verdict != Slow {
 		t.Errorf("bandwidth %d, latency %d, verdict %q", r.Bandwidth, r.Latency, r.Verdict)

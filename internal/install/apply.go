@@ -61,12 +61,12 @@ func isForeign(object, live *unstructured.Unstructured) bool {
 // PermissionDenied; InvalidInput if the namespace, or what provides the kind, such as Tekton, is missing, or for an object of that name
 // that mlenv did not create.
 func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured, dryRun bool) (Change, error) {
-	change := Change{Object: Title(object)}
+	change := Change{Object: ObjectName(object)}
 	objects := clientOf(client, object)
 	before, err := objects.Get(ctx, object.GetName(), metav1.GetOptions{})
 	isNew := apierrors.IsNotFound(err)
 	if err != nil && !isNew {
-		return change, problem(object, fmt.Errorf("reading %s: %w", Title(object), err))
+		return change, problem(object, fmt.Errorf("reading %s: %w", ObjectName(object), err))
 	}
 	if !isNew && isForeign(object, before) {
 		where := ""
@@ -184,7 +184,7 @@ func difference(before, after *unstructured.Unstructured) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return string(diff.Diff("live "+Title(before), old, "installed "+Title(after), now)), nil
+	return string(diff.Diff("live "+ObjectName(before), old, "installed "+ObjectName(after), now)), nil
 }
 
 // readable returns an object's YAML without the fields that change by themselves.
@@ -196,7 +196,7 @@ func readable(object *unstructured.Unstructured) ([]byte, error) {
 	unstructured.RemoveNestedField(object.Object, "status")
 	text, err := yaml.Marshal(object.Object)
 	if err != nil {
-		return nil, fmt.Errorf("printing %s: %w", Title(object), err)
+		return nil, fmt.Errorf("printing %s: %w", ObjectName(object), err)
 	}
 	return text, nil
 }

@@ -270,7 +270,7 @@ func TestApplyAllWaitsForPullSecrets(t *testing.T) {
 			}
 			var want []string
 			for _, object := range others {
-				want = append(want, Title(object))
+				want = append(want, ObjectName(object))
 			}
 			for _, object := range others {
 				if object.GetKind() == "ServiceAccount" {
@@ -278,7 +278,7 @@ func TestApplyAllWaitsForPullSecrets(t *testing.T) {
 				}
 			}
 			for _, object := range objects[:len(objects)-len(others)] {
-				want = append(want, Title(object))
+				want = append(want, ObjectName(object))
 			}
 			if !slices.Equal(order, want) {
 				t.Errorf("the order is\n%s\nwant\n%s", strings.Join(order, "\n"), strings.Join(want, "\n"))

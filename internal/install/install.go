@@ -87,7 +87,7 @@ func runsThatMix(ctx context.Context, client dynamic.Interface, namespace string
 	}
 	return fmt.Sprintf("runs in progress may fail, because their steps that start later are of the new version, or are gone, and their image "+
 		"is not: %s",
-		humanize.First(humanize.Each(users.runs, Title), 8))
+		humanize.First(humanize.Each(users.runs, ObjectName), 8))
 }
 
 // accountsOfFiles returns a function that reports whether a cluster file that stays installed names the object as its nodes' account.
@@ -118,7 +118,7 @@ func isOthersAccount(ctx context.Context, client kubernetes.Interface, object *u
 func outcomes(objects []*unstructured.Unstructured, outcome Outcome) []Change {
 	var changes []Change
 	for _, object := range objects {
-		changes = append(changes, Change{Object: Title(object), Outcome: outcome})
+		changes = append(changes, Change{Object: ObjectName(object), Outcome: outcome})
 	}
 	return changes
 }
@@ -128,7 +128,7 @@ func outcomes(objects []*unstructured.Unstructured, outcome Outcome) []Change {
 func labelled(ctx context.Context, client dynamic.Interface, namespace, selector string) (
 	all []*unstructured.Unstructured, notes []string) {
 	for _, resource := range installedResources() {
-		some, err := list(ctx, client, resource, namespace, selector)
+		some, err := listObjects(ctx, client, resource, namespace, selector)
 		if err != nil {
 			notes = append(notes, fmt.Sprintf("%s of an earlier install are unknown: %v", resource.Resource, err))
 		}
@@ -137,8 +137,8 @@ func labelled(ctx context.Context, client dynamic.Interface, namespace, selector
 	return all, notes
 }
 
-// list lists objects of one resource. It returns none if the cluster does not have the resource.
-func list(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, namespace, selector string) (
+// listObjects lists objects of one resource. It returns none if the cluster does not have the resource.
+func listObjects(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, namespace, selector string) (
 	[]*unstructured.Unstructured, error) {
 	found, err := inNamespace(client.Resource(resource), namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if apierrors.IsNotFound(err) {
@@ -153,12 +153,12 @@ func list(ctx context.Context, client dynamic.Interface, resource schema.GroupVe
 	return objects, nil
 }
 
-// deleteAll deletes objects by UID. A missing one is no error.
+// deleteAll deletes objects by UID. A missing one is not an error.
 func deleteAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
 	for i, object := range objects {
 		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(object.GetUID())},
 			PropagationPolicy: new(metav1.DeletePropagationBackground)}
-		if err := kube.Deleted(Title(object), clientOf(client, object).Delete(ctx, object.GetName(), options)); err != nil {
+		if err := kube.Deleted(ObjectName(object), clientOf(client, object).Delete(ctx, object.GetName(), options)); err != nil {
 			return outcomes(objects[:i], Deleted), err
 		}
 	}

@@ -169,7 +169,7 @@ func TestInstallTakesNothingFromOthers(t *testing.T) {
 			others.SetAnnotations(object.GetAnnotations())
 		case object.GetKind() == "ConfigMap": // a build makes that of certificates, and people that of the cluster file
 		default:
-			want = append(want, "applying "+Title(object)+": it exists, and mlenv did not create it")
+			want = append(want, "applying "+ObjectName(object)+": it exists, and mlenv did not create it")
 		}
 		text, err := others.MarshalJSON()
 		if err != nil {

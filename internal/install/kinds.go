@@ -45,8 +45,8 @@ func inNamespace(client dynamic.NamespaceableResourceInterface, namespace string
 	return client.Namespace(namespace)
 }
 
-// Title returns the name that oc prints for an object.
-func Title(object *unstructured.Unstructured) string {
+// ObjectName returns the name that oc prints for an object.
+func ObjectName(object *unstructured.Unstructured) string {
 	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
 }
 

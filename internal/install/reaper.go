@@ -77,15 +77,15 @@ func (r Request) reaper() []runtime.Object {
 	spec.Spec.ConcurrencyPolicy = batchv1.ReplaceConcurrent
 	spec.Spec.JobTemplate.Spec.ActiveDeadlineSeconds = new(int64(58)) // the next Job starts after a minute
 	return append(job.Account(
-		rule("coordination.k8s.io", "leases")("get", "list", "delete"),
-		rule("tekton.dev", "pipelineruns")("get"),
+		policyRule("coordination.k8s.io", "leases")("get", "list", "delete"),
+		policyRule("tekton.dev", "pipelineruns")("get"),
 		// For the receipt of a run that wrote none.
-		rule("tekton.dev", "taskruns")("list"),
+		policyRule("tekton.dev", "taskruns")("list"),
 		// To wait for the run's steps and the nodes to end, and to find the nodes of a person's environment.
-		rule("", "pods")("list", "watch"),
-		rule("apps", "statefulsets")("list", "watch"),
+		policyRule("", "pods")("list", "watch"),
+		policyRule("apps", "statefulsets")("list", "watch"),
 		// Receipts, and the certificate with which nodes report their last use.
-		rule("", "configmaps")("get", "list", "create", "patch"),
-		rule("", "events")("create"),
+		policyRule("", "configmaps")("get", "list", "create", "patch"),
+		policyRule("", "events")("create"),
 	), spec)
 }

@@ -61,7 +61,7 @@ func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) 
 		}
 		for key, value := range Labels(NamespacePart) {
 			if err := unstructured.SetNestedField(object.Object, value, "metadata", "labels", key); err != nil {
-				return nil, fmt.Errorf("labelling %s: %w", Title(object), err)
+				return nil, fmt.Errorf("labelling %s: %w", ObjectName(object), err)
 			}
 		}
 		objects = append(objects, object)
@@ -86,7 +86,7 @@ func Untyped(typed []runtime.Object) (objects []*unstructured.Unstructured, err 
 // timeouts of a PipelineRun must include it: the longest of all files.
 func (r Request) defaults() map[string]string {
 	var stopGrace time.Duration
-	for _, file := range r.all() {
+	for _, file := range r.clusterFiles() {
 		stopGrace = max(stopGrace, time.Duration(cmp.Or(file.Nodes.StopGrace, cluster.Duration(agent.DefaultStopGrace))))
 	}
 	return map[string]string{
@@ -96,7 +96,7 @@ func (r Request) defaults() map[string]string {
 	}
 }
 
-func (r Request) all() []cluster.File { return append([]cluster.File{r.Cluster}, r.Beside...) }
+func (r Request) clusterFiles() []cluster.File { return append([]cluster.File{r.Cluster}, r.Beside...) }
 
 // pullSecret returns the Secret with which steps read from the image's registry, or from the base's if the image is built.
 func (r Request) pullSecret() string {
@@ -112,17 +112,17 @@ func (r Request) pullSecret() string {
 
 func (r Request) typed() []runtime.Object {
 	// OpenShift fills in the key, so it is never applied.
-	trusted := &corev1.ConfigMap{ObjectMeta: r.meta(cluster.TrustedCA)}
+	trusted := &corev1.ConfigMap{ObjectMeta: r.objectMeta(cluster.TrustedCA)}
 	trusted.Labels["config.openshift.io/inject-trusted-cabundle"] = "true"
 	objects := []runtime.Object{
 		&corev1.ConfigMap{
-			ObjectMeta: r.meta(cluster.ConfigMapPrefix + r.Cluster.Cluster.Name),
+			ObjectMeta: r.objectMeta(cluster.ConfigMapPrefix + r.Cluster.Cluster.Name),
 			Data:       map[string]string{"cluster.yaml": string(r.ClusterFile)},
 		},
 		trusted, r.serviceAccount(), r.role(), r.roleBinding(),
 	}
 	if name := r.Cluster.Security.ServiceAccount; name != "" && name != r.ServiceAccount {
-		objects = append(objects, &corev1.ServiceAccount{ObjectMeta: r.meta(name)})
+		objects = append(objects, &corev1.ServiceAccount{ObjectMeta: r.objectMeta(name)})
 	}
 	objects = append(objects, r.reaper()...)
 	if r.ClusterRole {
@@ -146,14 +146,14 @@ func Labels(part string) map[string]string {
 	return map[string]string{"app.kubernetes.io/part-of": "ml-dev-env", PartLabel: part}
 }
 
-func (r Request) meta(name string) metav1.ObjectMeta {
+func (r Request) objectMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: Labels(NamespacePart)}
 }
 
 // serviceAccount returns the account, which is created if it is missing. An account with another name, such as OpenShift
 // Pipelines' own, gets no labels, so that nothing deletes it.
 func (r Request) serviceAccount() *corev1.ServiceAccount {
-	account := &corev1.ServiceAccount{ObjectMeta: r.meta(r.ServiceAccount)}
+	account := &corev1.ServiceAccount{ObjectMeta: r.objectMeta(r.ServiceAccount)}
 	if r.ServiceAccount != launch.ServiceAccount {
 		account.Labels = nil
 	}

@@ -160,7 +160,7 @@ func TestForeignServiceAccountIsNotMarked(t *testing.T) {
 	foreign.ServiceAccount = "pipeline"
 	for _, object := range render(t, foreign) {
 		if _, marked := object.GetLabels()[PartLabel]; marked == (object.GetKind() == "ServiceAccount" && object.GetName() == "pipeline") {
-			t.Errorf("%s is marked: %v", Title(object), marked)
+			t.Errorf("%s is marked: %v", ObjectName(object), marked)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 // TestRightsPageIsCurrent: docs/reference/rights.md has every right of the accounts, with its reason; -update writes its tables.
 func TestRightsPageIsCurrent(t *testing.T) {
 	const page = "../../docs/reference/rights.md"
-	needed, looking := install.Rules()
+	needed, looking := install.RoleRules()
 	installed, err := install.Render(install.Request{Namespace: "ml", ServiceAccount: "mlenv-pipeline"}, mldevenv.Bundle)
 	if err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func (r Removal) lateEnvironments(ctx context.Context, client dynamic.Interface)
 
 func environments(ctx context.Context, client dynamic.Interface, namespace string) ([]*unstructured.Unstructured, error) {
 	leases := schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
-	return list(ctx, client, leases, namespace, objects.EnvironmentLabel)
+	return listObjects(ctx, client, leases, namespace, objects.EnvironmentLabel)
 }
 
 func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*unstructured.Unstructured, users usage, err error) {
@@ -106,7 +106,7 @@ func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*
 		if away() {
 			return
 		}
-		some, err := list(ctx, client, resource, r.Namespace, selector)
+		some, err := listObjects(ctx, client, resource, r.Namespace, selector)
 		problems = append(problems, err)
 		doomed = append(doomed, some...)
 	}
@@ -135,7 +135,7 @@ func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*
 // the last binding.
 func adminPart(ctx context.Context, client dynamic.Interface, namespace string) ([]*unstructured.Unstructured, error) {
 	rbac := schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
-	bindings, err := list(ctx, client, rbac.WithResource("clusterrolebindings"), "", PartLabel+"="+AdminPart)
+	bindings, err := listObjects(ctx, client, rbac.WithResource("clusterrolebindings"), "", PartLabel+"="+AdminPart)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func adminPart(ctx context.Context, client dynamic.Interface, namespace string) 
 	if len(own) < len(bindings) {
 		return own, nil
 	}
-	roles, err := list(ctx, client, rbac.WithResource("clusterroles"), "", PartLabel+"="+AdminPart)
+	roles, err := listObjects(ctx, client, rbac.WithResource("clusterroles"), "", PartLabel+"="+AdminPart)
 	return append(own, roles...), err
 }
 
@@ -188,12 +188,12 @@ func (r Removal) pastRuns(ctx context.Context, client dynamic.Interface) string 
 	const of = "tekton.dev/pipeline"
 	selector := of + " in (" + strings.Join([]string{launch.Pipeline, "dev-environment"}, ",") + ")"
 	tekton := schema.GroupVersionResource{Group: "tekton.dev", Version: "v1", Resource: "pipelineruns"}
-	runs, err := list(ctx, client, tekton, r.Namespace, selector)
+	runs, err := listObjects(ctx, client, tekton, r.Namespace, selector)
 	if err != nil || len(runs) == 0 {
 		return ""
 	}
 	text := "not deleted: " + humanize.Count(len(runs), "PipelineRun")
-	if pods, err := list(ctx, client, schema.GroupVersionResource{Version: "v1", Resource: "pods"}, r.Namespace, selector); err == nil {
+	if pods, err := listObjects(ctx, client, schema.GroupVersionResource{Version: "v1", Resource: "pods"}, r.Namespace, selector); err == nil {
 		text += " with " + humanize.Count(len(pods), "pod")
 	}
 	return fmt.Sprintf("%s; mlenv fetch and mlenv logs need them; to delete them: oc delete pipelineruns -n %s -l '%s'",
@@ -244,7 +244,7 @@ func usageOf(ctx context.Context, client dynamic.Interface, namespace string, in
 	for _, kind := range []struct{ resource, of, label string }{
 		{"pipelineruns", "Pipeline", "tekton.dev/pipeline"}, {"taskruns", "Task", "tekton.dev/task"},
 	} {
-		runs, err := list(ctx, client, schema.GroupVersionResource{Group: "tekton.dev", Version: "v1", Resource: kind.resource}, namespace,
+		runs, err := listObjects(ctx, client, schema.GroupVersionResource{Group: "tekton.dev", Version: "v1", Resource: kind.resource}, namespace,
 			kind.label)
 		if err != nil {
 			return u, err
@@ -275,7 +275,7 @@ func hasEnded(run *unstructured.Unstructured) bool {
 func (u usage) names() []string {
 	var names []string
 	for _, run := range u.runs {
-		names = append(names, Title(run))
+		names = append(names, ObjectName(run))
 	}
 	for _, environment := range u.environments {
 		name := "environment " + environment.GetName()
@@ -298,7 +298,7 @@ func (u usage) end(ctx context.Context, client dynamic.Interface) ([]Change, err
 		_, err := clientOf(client, run).Patch(ctx, run.GetName(), types.MergePatchType, fmt.Appendf(nil, `{"spec":{"status":%q}}`, status),
 			metav1.PatchOptions{FieldManager: fieldManager})
 		if err != nil {
-			return outcomes(u.runs[:i], Cancelled), kube.Problem(fmt.Errorf("cancelling %s: %w", Title(run), err))
+			return outcomes(u.runs[:i], Cancelled), kube.Problem(fmt.Errorf("cancelling %s: %w", ObjectName(run), err))
 		}
 	}
 	deleted, err := deleteAll(ctx, client, u.environments)

@@ -134,7 +134,7 @@ func (t Table) Names(text string) (ranks string, waits bool) {
 	return "", false
 }
 
-// Waits reports whether a text shows that a rank waited for another one.
-func (t Table) Waits(text string) bool {
+// ShowsWaiting reports whether a text shows that a rank waited for another one.
+func (t Table) ShowsWaiting(text string) bool {
 	return slices.ContainsFunc(t, func(row Row) bool { return row.Waits && row.pattern.MatchString(text) })
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Ask decodes what the API server answers at a path for which there is no typed client. It reports whether there was an answer;
+// GetRaw decodes what the API server answers at a path for which there is no typed client. It reports whether there was an answer;
 // client-go's fake has none.
-func Ask(ctx context.Context, client kubernetes.Interface, answer any, path ...string) bool {
+func GetRaw(ctx context.Context, client kubernetes.Interface, answer any, path ...string) bool {
 	server, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
 	if !ok || server == nil {
 		return false

@@ -62,7 +62,7 @@ func Problem(err error) error {
 	return err
 }
 
-// Deleted is Problem for the answer to a deletion. A missing object is no error.
+// Deleted is Problem for the answer to a deletion. A missing object is not an error.
 func Deleted(object string, err error) error {
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil

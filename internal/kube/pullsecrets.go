@@ -83,7 +83,7 @@ func (c *Clients) LinkedPullSecrets(ctx context.Context, namespace, name string)
 // AccountWithPullSecrets returns the service account as soon as it has its Secret for the internal registry: a pod copies the
 // pull secrets of its account when it is created, and never gets later ones. It waits at most pullSecretTime, and only if
 // AwaitsPullSecret reports that OpenShift still has to create the Secret. It calls say before it waits, and if no Secret came.
-// The images may need none, so that is no error.
+// The images may need none, so that is not an error.
 func (c *Clients) AccountWithPullSecrets(ctx context.Context, namespace, name string, say func(string)) (*corev1.ServiceAccount, error) {
 	var account *corev1.ServiceAccount
 	waits := false

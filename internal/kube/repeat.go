@@ -100,8 +100,8 @@ func streams(request *http.Request, response *http.Response) bool {
 		(request.URL.Query().Get("watch") != "" || strings.HasSuffix(of, "/log") || strings.Contains(of, "/proxy"))
 }
 
-// read reads the whole body of an answer, and leaves it unread for the next reader.
-func read(response *http.Response) ([]byte, error) {
+// bufferBody reads the whole body of an answer, and leaves it unread for the next reader.
+func bufferBody(response *http.Response) ([]byte, error) {
 	content, err := io.ReadAll(response.Body)
 	response.Body.Close()
 	response.Body = io.NopCloser(bytes.NewReader(content))
@@ -191,7 +191,7 @@ func (p retrier) look(request *http.Request, at url.URL) (code int, live map[str
 	if err != nil {
 		return 0, nil
 	}
-	content, err := read(response)
+	content, err := bufferBody(response)
 	if err != nil || json.Unmarshal(content, &live) != nil {
 		return 0, nil
 	}
@@ -258,7 +258,7 @@ func text(object map[string]any, fields ...string) string {
 const alreadyExists = "AlreadyExists"
 
 func reasonOf(response *http.Response) string {
-	content, err := read(response)
+	content, err := bufferBody(response)
 	var status map[string]any
 	if err != nil || json.Unmarshal(content, &status) != nil {
 		return ""

@@ -130,7 +130,7 @@ func (p retrier) send(request *http.Request) (a try) {
 		a.sent = !utilnet.IsConnectionRefused(a.err)
 	}
 	if a.err == nil && !streams(request, a.response) {
-		if _, a.err = read(a.response); a.err != nil {
+		if _, a.err = bufferBody(a.response); a.err != nil {
 			a.response = nil
 		}
 	}
@@ -160,7 +160,7 @@ func (p retrier) transient(request *http.Request, a try) (problem error, maybe b
 		}
 		return problem, true
 	case code == http.StatusInternalServerError:
-		text, err := read(a.response)
+		text, err := bufferBody(a.response)
 		if err == nil && (passing.Match(text) || a.response.Header.Get("Retry-After") != "") {
 			return fmt.Errorf("%w: %s", problem, messageOf(text)), !webhookFailed.Match(text)
 		}

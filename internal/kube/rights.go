@@ -75,7 +75,7 @@ func Refused(ctx context.Context, may Reviewer, needed []Access) ([]Access, erro
 // the work, as in "applying". Errors: PermissionDenied with all that is refused.
 func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string, needed []Access) error {
 	may := func(ctx context.Context, asked authorizationv1.ResourceAttributes) (bool, error) {
-		return IMay(ctx, client, asked)
+		return CanI(ctx, client, asked)
 	}
 	refused, err := Refused(ctx, may, needed)
 	if err != nil || len(refused) == 0 {
@@ -136,8 +136,8 @@ func groupsOf(namespace string) []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
 }
 
-// IMay asks whether the caller may do something, which needs no right.
-func IMay(ctx context.Context, client kubernetes.Interface, asked authorizationv1.ResourceAttributes) (bool, error) {
+// CanI asks whether the caller may do something, which needs no right.
+func CanI(ctx context.Context, client kubernetes.Interface, asked authorizationv1.ResourceAttributes) (bool, error) {
 	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &asked},
 	}, metav1.CreateOptions{})
@@ -167,13 +167,13 @@ func denied(err error) error {
 	if found := refusedRequest.FindStringSubmatch(err.Error()); found != nil && found[1] == "system:anonymous" {
 		next = "oc login"
 	} else if found != nil {
-		next = Grant(found[1], found[2], found[3], found[4], found[5])
+		next = GrantCommands(found[1], found[2], found[3], found[4], found[5])
 	}
 	return fail.Advise(fail.Because(fail.PermissionDenied, err), "%s", next)
 }
 
-// Grant returns the commands that let user do verb, or several with commas; an empty namespace means the whole cluster.
-func Grant(user, verb, resource, group, namespace string) string {
+// GrantCommands returns the commands that let user do verb, or several with commas; an empty namespace means the whole cluster.
+func GrantCommands(user, verb, resource, group, namespace string) string {
 	resource, sub, isSub := strings.Cut(resource, "/")
 	name := "ml-dev-env-" + strings.ReplaceAll(verb, ",", "-") + "-" + resource
 	if isSub {

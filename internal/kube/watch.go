@@ -35,11 +35,11 @@ type Source[L runtime.Object] interface {
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 
-// Until watches the objects that options select until done returns true. done gets all of them, sorted by name: at first,
+// WatchUntil watches the objects that options select until done returns true. done gets all of them, sorted by name: at first,
 // after every change, and at least every ten seconds. It restarts a broken watch, also while the API server is unavailable;
 // done then sees the objects, not each change. A permanent error, such as PermissionDenied, ends it, as does done's, which is
 // returned unchanged. After the end of ctx the error wraps its cause. what names the objects in errors.
-func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions,
+func WatchUntil[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions,
 	done func([]T) (bool, error)) error {
 	const firstPause, lastPause = time.Second, 15 * time.Second // the first and the longest pause before a broken watch is opened again
 	pause, known := firstPause, false
@@ -91,10 +91,10 @@ func ownFault(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "getting credentials: ") || errors.As(err, &untrusted))
 }
 
-// UntilOne is Until for the object of one name. done gets nil while it does not exist.
+// UntilOne is WatchUntil for the object of one name. done gets nil while it does not exist.
 func UntilOne[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], name string,
 	done func(T) (bool, error)) error {
-	return Until(ctx, what, source, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(found []T) (bool, error) {
+	return WatchUntil(ctx, what, source, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(found []T) (bool, error) {
 		var one T
 		// client-go's fake ignores the field selector.
 		if i := slices.IndexFunc(found, func(object T) bool { return object.GetName() == name }); i >= 0 {
@@ -178,7 +178,7 @@ func follow[T metav1.Object, L runtime.Object](ctx context.Context, source Sourc
 func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selector string, progress func(left []*corev1.Pod)) error {
 	options := metav1.ListOptions{LabelSelector: selector}
 	var left []string
-	err := Until(ctx, "statefulsets of "+selector+" in "+namespace, client.AppsV1().StatefulSets(namespace), options,
+	err := WatchUntil(ctx, "statefulsets of "+selector+" in "+namespace, client.AppsV1().StatefulSets(namespace), options,
 		func(sets []*appsv1.StatefulSet) (bool, error) {
 			left = nil
 			for _, set := range sets {
@@ -190,7 +190,7 @@ func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selec
 			return len(sets) == 0, nil
 		})
 	if err == nil {
-		err = Until(ctx, "pods of "+selector+" in "+namespace, client.CoreV1().Pods(namespace), options,
+		err = WatchUntil(ctx, "pods of "+selector+" in "+namespace, client.CoreV1().Pods(namespace), options,
 			func(pods []*corev1.Pod) (bool, error) {
 				left = nil
 				for _, pod := range pods {
@@ -216,8 +216,8 @@ func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selec
 	return err
 }
 
-// Pause waits between two tries; it is false once ctx is done.
-func Pause(ctx context.Context, duration time.Duration) bool {
+// SleepContext waits between two tries; it is false once ctx is done.
+func SleepContext(ctx context.Context, duration time.Duration) bool {
 	select {
 	case <-time.After(duration):
 		return true

@@ -72,7 +72,7 @@ func rounds(client *fake.Clientset, answers []round) {
 }
 
 // The test relies only on reactors, not on the fake's own list and watch.
-func TestUntil(t *testing.T) {
+func TestWatchUntil(t *testing.T) {
 	forbidden := answer(403, metav1.StatusReasonForbidden,
 		`pods is forbidden: User "h-kim" cannot watch resource "pods" in API group "" in the namespace "ns"`)
 	nobody := answer(403, metav1.StatusReasonForbidden,
@@ -101,7 +101,7 @@ func TestUntil(t *testing.T) {
 				client := fake.NewClientset()
 				rounds(client, tc.rounds)
 				var got []string
-				err := Until(t.Context(), "pods", client.CoreV1().Pods("ns"), metav1.ListOptions{},
+				err := WatchUntil(t.Context(), "pods", client.CoreV1().Pods("ns"), metav1.ListOptions{},
 					func(pods []*corev1.Pod) (bool, error) {
 						got = append(got, strings.Join(namesOf(pods), " "))
 						return len(pods) == 0, nil
@@ -117,7 +117,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-func TestUntilEnds(t *testing.T) {
+func TestWatchUntilEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		rounds(client, []round{{list: []string{"a"}, open: true}, {list: []string{"a"}, open: true}})
@@ -126,7 +126,7 @@ func TestUntilEnds(t *testing.T) {
 		asked := 0
 		ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second)
 		defer cancel()
-		err := Until(ctx, "pods", source, options, func([]*corev1.Pod) (bool, error) { asked++; return false, nil })
+		err := WatchUntil(ctx, "pods", source, options, func([]*corev1.Pod) (bool, error) { asked++; return false, nil })
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("at the deadline: got %v", err)
 		}
@@ -135,7 +135,8 @@ func TestUntilEnds(t *testing.T) {
 		}
 
 		mine := errors.New("mine")
-		if err := Until(t.Context(), "pods", source, options, func([]*corev1.Pod) (bool, error) { return false, mine }); !errors.Is(err, mine) {
+		err = WatchUntil(t.Context(), "pods", source, options, func([]*corev1.Pod) (bool, error) { return false, mine })
+		if !errors.Is(err, mine) {
 			t.Errorf("done's own error: got %v", err)
 		}
 	})
@@ -196,7 +197,7 @@ func namesOf(pods []*corev1.Pod) (names []string) {
 }
 
 // A laptop that wakes up may have no network for its kubeconfig's program; a login that has expired does not come back.
-func TestUntilEndsWithoutCredentials(t *testing.T) {
+func TestWatchUntilEndsWithoutCredentials(t *testing.T) {
 	for name, tc := range map[string]struct{ lasts, want time.Duration }{
 		"for a moment": {time.Minute, 0}, "for good": {time.Hour, ownFaultTime},
 	} {
@@ -209,7 +210,7 @@ func TestUntilEndsWithoutCredentials(t *testing.T) {
 					return time.Since(began) < tc.lasts, nil, err
 				})
 				done := func([]*corev1.Pod) (bool, error) { return true, nil }
-				err := Until(t.Context(), "pods", client.CoreV1().Pods("ns"), metav1.ListOptions{}, done)
+				err := WatchUntil(t.Context(), "pods", client.CoreV1().Pods("ns"), metav1.ListOptions{}, done)
 				if took := time.Since(began); (err == nil) != (tc.want == 0) || took < tc.want || took > 2*max(tc.want, tc.lasts) {
 					t.Errorf("it ended after %s with %v", took, err)
 				}

@@ -123,9 +123,9 @@ func (h *History) Add(line map[string]any) {
 	h.curve.Lines++
 	h.counted = line["source"] == Optimizer
 	b := bucket{lines: 1, step: step, firstStep: step, tokens: h.last["tokens"], samples: h.last["samples"], highest: math.Inf(-1)}
-	b.at, _ = Time(line)
+	b.at, _ = TimeOf(line)
 	b.firstAt = b.at
-	loss, ok := Loss(line)
+	loss, ok := LossOf(line)
 	if finite := !math.IsNaN(loss) && !math.IsInf(loss, 0); ok && finite {
 		b.lossCount, b.lossSum, b.highest = 1, loss, loss
 	} else if ok {

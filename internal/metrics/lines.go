@@ -43,9 +43,9 @@ func Number(m map[string]any, key string) (float64, bool) {
 	return n, ok && !math.IsNaN(n) && !math.IsInf(n, 0)
 }
 
-// Loss returns the loss in a line, which may be NaN or infinite: as the words that Lines makes of these, or as another spelling that a
+// LossOf returns the loss in a line, which may be NaN or infinite: as the words that Lines makes of these, or as another spelling that a
 // training writes as text. ok is false if the line has none.
-func Loss(m map[string]any) (loss float64, ok bool) {
+func LossOf(m map[string]any) (loss float64, ok bool) {
 	switch value := m["loss"].(type) {
 	case float64:
 		return value, true
@@ -56,8 +56,9 @@ func Loss(m map[string]any) (loss float64, ok bool) {
 	return 0, false
 }
 
-// Time returns the time in a line; ok is false if it has none, or a number that is no time of this century in seconds, such as a duration.
-func Time(m map[string]any) (at time.Time, ok bool) {
+// TimeOf returns the time in a line; ok is false if it has none, or a number that is no time of this century in seconds, such as a
+// duration.
+func TimeOf(m map[string]any) (at time.Time, ok bool) {
 	const y2001, y5138 = 1e9, 1e11
 	unix, ok := Number(m, "time")
 	if !ok || unix < y2001 || unix > y5138 {

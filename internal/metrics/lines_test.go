@@ -16,7 +16,7 @@ func TestLoss(t *testing.T) {
 	} {
 		got := "none"
 		if _, err := io.WriteString(Lines(func(value map[string]any) {
-			if loss, ok := Loss(value); ok {
+			if loss, ok := LossOf(value); ok {
 				got = fmt.Sprint(loss)
 			}
 		}), line+"\n"); err != nil {

@@ -205,7 +205,7 @@ func sameNames(a, b []string) bool {
 
 func orNone(names []string) string { return cmp.Or(strings.Join(names, ","), "none") }
 
-// Check returns the state of the node in one line, and whether it has no fault. A note is no fault.
+// Check returns the state of the node in one line, and whether it has no fault. A note is not a fault.
 func (f Facts) Check() (line string, fine bool) {
 	worst := slices.DeleteFunc(slices.Clone(f.Findings), func(finding fail.Finding) bool { return finding.Level == fail.Note })
 	if len(worst) == 0 {
@@ -226,5 +226,5 @@ func (f Facts) summary() string {
 		rails = append(rails, fmt.Sprintf("%s (%s, %s)", rail.Device.Name, rail.Port.Rate, rail.Port.LinkLayer))
 	}
 	return fmt.Sprintf("rails %s; expected %s; GPUDirect %s; memory to lock %s; IOMMU %s",
-		strings.Join(rails, ", "), f.ExpectedBandwidth(), f.GPUDirect.Way(), f.Memory.Reach(), f.IOMMU.Mode)
+		strings.Join(rails, ", "), f.ExpectedBandwidth(), f.GPUDirect.Describe(), f.Memory.MaxLockable(), f.IOMMU.Mode)
 }

@@ -102,7 +102,7 @@ const (
 )
 
 func (d *detector) devices(environ []string, expected Expected) {
-	present := d.names(classInfiniBand)
+	present := d.listNames(classInfiniBand)
 	allotted := d.allotments(environ)
 	d.allotted = len(allotted)
 	givenBy := map[string]string{}
@@ -136,10 +136,10 @@ func (a allotment) folder() string {
 func (d *detector) deviceOf(a allotment) string {
 	named := a.device
 	if named == "" && a.uverbs != "" {
-		named = d.text(classVerbs, a.uverbs, "ibdev")
+		named = d.readText(classVerbs, a.uverbs, "ibdev")
 	}
 	folder := a.folder()
-	byAddress := d.names(folder, "infiniband")
+	byAddress := d.listNames(folder, "infiniband")
 	switch {
 	case len(byAddress) == 0 && named != "" && d.exists(classInfiniBand, named):
 		return named
@@ -202,8 +202,8 @@ func (d *detector) nearGPU(device string) bool {
 
 // uverbs returns the name of a device's file in /dev/infiniband, empty if the container has none.
 func (d *detector) uverbs(device string) string {
-	for _, name := range d.names(classVerbs) {
-		if d.text(classVerbs, name, "ibdev") == device && d.exists(strings.TrimPrefix(deviceFiles, "/"), name) {
+	for _, name := range d.listNames(classVerbs) {
+		if d.readText(classVerbs, name, "ibdev") == device && d.exists(strings.TrimPrefix(deviceFiles, "/"), name) {
 			return name
 		}
 	}

@@ -337,7 +337,7 @@ func TestRealFolder(t *testing.T) {
 	}
 	defer root.Close()
 	want := h.detect(Expected{})
-	for name, tree := range map[string]fs.FS{"os.DirFS": os.DirFS(dir), "os.Root": root.FS(), "Root": Root(dir)} {
+	for name, tree := range map[string]fs.FS{"os.DirFS": os.DirFS(dir), "os.Root": root.FS(), "Root": RootFS(dir)} {
 		got := Detect(Options{Root: tree, Environ: h.environ, Interfaces: func() ([]Interface, error) { return h.interfaces, nil }})
 		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(mustGID("::"), prefixes("0.0.0.0/0")[0])); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -357,24 +357,24 @@ func TestRoot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	laid := tree{Root(dir)}
-	if got := laid.text("proc/cmdline"); got != "iommu=pt" {
+	laid := tree{RootFS(dir)}
+	if got := laid.readText("proc/cmdline"); got != "iommu=pt" {
 		t.Errorf("the command line is %q", got)
 	}
-	if got := laid.text("sys/class/net/net1/mtu"); got != "9000" {
+	if got := laid.readText("sys/class/net/net1/mtu"); got != "9000" {
 		t.Errorf("the MTU is %q", got)
 	}
 	if laid.exists("sys/kernel") {
 		t.Error("the machine's /sys shows through")
 	}
-	if laid.text("proc/self/status") == "" {
+	if laid.readText("proc/self/status") == "" {
 		t.Error("the machine's /proc does not show through")
 	}
 }
 
 // On any machine Detect reads what it finds without an error, and Check reports it if there is no RDMA device.
 func TestThisMachine(t *testing.T) {
-	facts := Detect(Options{Root: Root(""), Interfaces: SystemInterfaces})
+	facts := Detect(Options{Root: RootFS(""), Interfaces: SystemInterfaces})
 	line, fine := facts.Check()
 	t.Logf("%s (others %d, %s, IOMMU %s)", line, len(facts.Others), facts.Memory, facts.IOMMU.Mode)
 	if len(facts.Devices) == 0 && (fine || !strings.Contains(line, "looking for RDMA devices")) {

@@ -17,13 +17,13 @@ var zeroGUID = regexp.MustCompile(`^[0:]+$`)
 
 func (d *detector) device(name, givenBy string) Device {
 	device := Device{Name: name, GivenBy: givenBy, Uverbs: d.uverbs(name), NUMA: -1}
-	device.NoGUID = zeroGUID.MatchString(d.text(classInfiniBand, name, "node_guid"))
+	device.NoGUID = zeroGUID.MatchString(d.readText(classInfiniBand, name, "node_guid"))
 	device.PCI = d.addressOf(name)
-	device.Model, device.Firmware = d.text(classInfiniBand, name, "hca_type"), d.text(classInfiniBand, name, "fw_ver")
+	device.Model, device.Firmware = d.readText(classInfiniBand, name, "hca_type"), d.readText(classInfiniBand, name, "fw_ver")
 	if name := path.Base(d.functionOf(name)); auxiliaryDevice.MatchString(name) {
 		device.Auxiliary = name
 	}
-	for _, number := range d.names(classInfiniBand, name, "ports") {
+	for _, number := range d.listNames(classInfiniBand, name, "ports") {
 		if n, err := strconv.Atoi(number); err == nil {
 			device.Ports = append(device.Ports, d.port(device, n))
 		}
@@ -32,12 +32,12 @@ func (d *detector) device(name, givenBy string) Device {
 		return device // one in software, as rxe
 	}
 	device.PhysicalFunction = addressIn(d.target(pciDevices, device.PCI, "physfn"))
-	device.NUMA = d.numa(device.PCI)
-	device.IOMMU = d.text(iommuGroups, path.Base(d.target(pciDevices, device.PCI, "iommu_group")), "type")
+	device.NUMA = d.numaNode(device.PCI)
+	device.IOMMU = d.readText(iommuGroups, path.Base(d.target(pciDevices, device.PCI, "iommu_group")), "type")
 	// The link registers of a virtual function are reserved: sysfs shows "Unknown" and 0.
 	card := cmp.Or(device.PhysicalFunction, device.PCI)
 	device.Model = cmp.Or(d.model(card), device.Model)
-	device.PCIe = parseLink(d.text(pciDevices, card, "current_link_speed"), d.text(pciDevices, card, "current_link_width"))
+	device.PCIe = parseLink(d.readText(pciDevices, card, "current_link_speed"), d.readText(pciDevices, card, "current_link_width"))
 	device.PCIeMaximum = d.maxLink(card)
 	device.GPUs = map[string]Distance{}
 	for _, gpu := range d.facts.GPUs {
@@ -49,8 +49,8 @@ func (d *detector) device(name, givenBy string) Device {
 // model returns the model of one of NVIDIA's cards by the ID of its physical function: the ID of a virtual function, which hca_type has, is
 // the same for several models.
 func (d *detector) model(card string) string {
-	id, err := strconv.ParseUint(strings.TrimPrefix(d.text(pciDevices, card, "device"), "0x"), 16, 16)
-	if err != nil || d.text(pciDevices, card, "vendor") != "0x15b3" {
+	id, err := strconv.ParseUint(strings.TrimPrefix(d.readText(pciDevices, card, "device"), "0x"), 16, 16)
+	if err != nil || d.readText(pciDevices, card, "vendor") != "0x15b3" {
 		return ""
 	}
 	return "MT" + strconv.FormatUint(id, 10)
@@ -83,10 +83,10 @@ func (d *detector) port(device Device, number int) Port {
 	dir := path.Join(classInfiniBand, device.Name, "ports", strconv.Itoa(number))
 	port := Port{
 		Number:        number,
-		State:         afterColon(d.text(dir, "state")),
-		PhysicalState: afterColon(d.text(dir, "phys_state")),
-		LinkLayer:     d.text(dir, "link_layer"),
-		Rate:          parseRate(d.text(dir, "rate")),
+		State:         afterColon(d.readText(dir, "state")),
+		PhysicalState: afterColon(d.readText(dir, "phys_state")),
+		LinkLayer:     d.readText(dir, "link_layer"),
+		Rate:          parseRate(d.readText(dir, "rate")),
 		GIDs:          d.gids(dir),
 		GIDIndex:      -1,
 	}
@@ -104,9 +104,9 @@ func (d *detector) port(device Device, number int) Port {
 		address := usable[ofHost].IPv4()
 		port.GIDIndex, port.Address, port.OfHost = usable[ofHost].Index, netip.PrefixFrom(address, address.BitLen()), true
 	}
-	netdevs := d.names(pciDevices, device.PCI, "net")
+	netdevs := d.listNames(pciDevices, device.PCI, "net")
 	if device.Auxiliary != "" {
-		netdevs = d.names(d.functionOf(device.Name), "net")
+		netdevs = d.listNames(d.functionOf(device.Name), "net")
 	}
 	if port.Netdev == "" && device.PCI != "" && len(netdevs) > 0 {
 		port.Netdev = netdevs[0]
@@ -124,7 +124,7 @@ func (d *detector) hostDevicesForm() bool {
 
 // mtu returns an interface's MTU in bytes, 0 if there is no such interface.
 func (d *detector) mtu(netdev string) int {
-	if n, err := strconv.Atoi(d.text("sys/class/net", netdev, "mtu")); err == nil {
+	if n, err := strconv.Atoi(d.readText("sys/class/net", netdev, "mtu")); err == nil {
 		return n
 	}
 	if i := slices.IndexFunc(d.facts.Interfaces, func(i Interface) bool { return i.Name == netdev }); i >= 0 {
@@ -166,16 +166,16 @@ func (g GID) IPv4() netip.Addr {
 // read: EINVAL (linux:drivers/infiniband/core/sysfs.c).
 func (d *detector) gids(port string) []GID {
 	var gids []GID
-	for _, name := range d.names(port, "gids") {
+	for _, name := range d.listNames(port, "gids") {
 		index, err := strconv.Atoi(name)
-		gid, err2 := netip.ParseAddr(d.text(port, "gids", name))
+		gid, err2 := netip.ParseAddr(d.readText(port, "gids", name))
 		if err != nil || err2 != nil || !gid.Is6() || gid.IsUnspecified() {
 			continue
 		}
 		gids = append(gids, GID{
 			Index: index, GID: gid,
-			Type:   d.text(port, "gid_attrs/types", name),
-			Netdev: d.text(port, "gid_attrs/ndevs", name),
+			Type:   d.readText(port, "gid_attrs/types", name),
+			Netdev: d.readText(port, "gid_attrs/ndevs", name),
 		})
 	}
 	return gids

@@ -27,8 +27,8 @@ const (
 	Unknown Answer = "unknown"
 )
 
-// Way returns "nvidia_peermem", "DMA-BUF", both, "none" or "unknown".
-func (g GPUDirect) Way() string {
+// Describe returns "nvidia_peermem", "DMA-BUF", both, "none" or "unknown".
+func (g GPUDirect) Describe() string {
 	switch {
 	case g.Peermem && g.DMABUF == Yes:
 		return "nvidia_peermem and DMA-BUF"
@@ -45,9 +45,9 @@ func (g GPUDirect) Way() string {
 // String returns the way with its reason.
 func (g GPUDirect) String() string {
 	if g.Peermem {
-		return fmt.Sprintf("%s (DMA-BUF %s: %s)", g.Way(), g.DMABUF, g.Why)
+		return fmt.Sprintf("%s (DMA-BUF %s: %s)", g.Describe(), g.DMABUF, g.Why)
 	}
-	return fmt.Sprintf("%s (nvidia_peermem is not loaded; DMA-BUF %s: %s)", g.Way(), g.DMABUF, g.Why)
+	return fmt.Sprintf("%s (nvidia_peermem is not loaded; DMA-BUF %s: %s)", g.Describe(), g.DMABUF, g.Why)
 }
 
 // peermemVersions are where NCCL looks for the module (NVIDIA/nccl:src/transport/net_ib.cc, ncclIbGdrSupport).
@@ -63,8 +63,8 @@ func (d *detector) gpuDirect() GPUDirect {
 		g.Peermem = g.Peermem || d.exists(name)
 	}
 	g.DMABUF = Unknown
-	driver, _, _ := strings.Cut(d.text("proc/driver/nvidia/version"), "\n")
-	release := d.text("proc/sys/kernel/osrelease")
+	driver, _, _ := strings.Cut(d.readText("proc/driver/nvidia/version"), "\n")
+	release := d.readText("proc/sys/kernel/osrelease")
 	var major, minor int
 	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
 	switch {

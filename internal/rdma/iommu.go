@@ -36,7 +36,7 @@ const iommuGroups = "sys/kernel/iommu_groups"
 // iommu reads the mode from the groups that count: the kernel's command line is only a request.
 func (d *detector) iommu(devices []Device) IOMMU {
 	var words []string
-	for word := range strings.FieldsSeq(d.text("proc/cmdline")) {
+	for word := range strings.FieldsSeq(d.readText("proc/cmdline")) {
 		key, _, _ := strings.Cut(word, "=")
 		if strings.Contains(key, "iommu") {
 			words = append(words, word)
@@ -49,8 +49,8 @@ func (d *detector) iommu(devices []Device) IOMMU {
 		}
 	}
 	if len(devices) == 0 {
-		for _, group := range d.names(iommuGroups) {
-			types = append(types, d.text(iommuGroups, group, "type"))
+		for _, group := range d.listNames(iommuGroups) {
+			types = append(types, d.readText(iommuGroups, group, "type"))
 		}
 	}
 	return IOMMU{Mode: mode(types), CommandLine: strings.Join(words, " ")}

@@ -53,9 +53,9 @@ func (m Memlock) has(bit int) bool {
 	return err == nil && set>>bit&1 == 1 && !m.UserNamespace
 }
 
-// Reach returns how much can be locked after the soft limit is raised: to the
+// MaxLockable returns how much can be locked after the soft limit is raised: to the
 // hard one, or without limit with CAP_SYS_RESOURCE.
-func (m Memlock) Reach() Bytes {
+func (m Memlock) MaxLockable() Bytes {
 	if m.has(capIPCLock) || m.has(capSysResource) || m.Hard == Unlimited {
 		return Unlimited
 	}
@@ -66,7 +66,7 @@ func (m Memlock) Reach() Bytes {
 const leastLocked Bytes = 1 << 30
 
 // Enough reports whether NCCL can register its buffers, once the limit is raised.
-func (m Memlock) Enough() bool { return m.Reach() == Unlimited || m.Reach() >= leastLocked }
+func (m Memlock) Enough() bool { return m.MaxLockable() == Unlimited || m.MaxLockable() >= leastLocked }
 
 // String returns the amount that can be locked, and why.
 func (m Memlock) String() string {
@@ -75,9 +75,9 @@ func (m Memlock) String() string {
 	case m.has(capIPCLock):
 		return "without limit: IPC_LOCK is effective (" + limits + ")"
 	case m.UserNamespace:
-		return m.Reach().String() + ": capabilities do not count in a user namespace (" + limits + ")"
+		return m.MaxLockable().String() + ": capabilities do not count in a user namespace (" + limits + ")"
 	}
-	return m.Reach().String() + ": IPC_LOCK is not effective (" + limits + ")"
+	return m.MaxLockable().String() + ": IPC_LOCK is not effective (" + limits + ")"
 }
 
 // ReadMemlock reads the limits of the process whose /proc is in the tree.
@@ -89,19 +89,19 @@ func ReadMemlock(root fs.FS) Memlock {
 // memlock reads the limits and capabilities of the process. An unreadable one allows nothing.
 func (d *detector) memlock() Memlock {
 	var m Memlock
-	for line := range strings.Lines(d.text("proc/self/limits")) {
+	for line := range strings.Lines(d.readText("proc/self/limits")) {
 		if rest, ok := strings.CutPrefix(line, "Max locked memory"); ok {
 			if fields := strings.Fields(rest); len(fields) >= 2 {
 				m.Soft, m.Hard = parseLimit(fields[0]), parseLimit(fields[1])
 			}
 		}
 	}
-	for line := range strings.Lines(d.text("proc/self/status")) {
+	for line := range strings.Lines(d.readText("proc/self/status")) {
 		if set, ok := strings.CutPrefix(line, "CapEff:"); ok {
 			m.CapEff = strings.TrimSpace(set)
 		}
 	}
-	identity := strings.Join(strings.Fields(d.text("proc/self/uid_map")), " ")
+	identity := strings.Join(strings.Fields(d.readText("proc/self/uid_map")), " ")
 	m.UserNamespace = identity != "" && identity != "0 0 4294967295"
 	return m
 }

@@ -72,7 +72,7 @@ type route struct {
 // a number in the machine's byte order. Routes of other tables are missing, and count as no route.
 func (d *detector) readRoutes() []route {
 	var routes []route
-	for line := range strings.Lines(d.text("proc/self/net/route")) {
+	for line := range strings.Lines(d.readText("proc/self/net/route")) {
 		fields := strings.Fields(line)
 		if len(fields) < 8 {
 			continue

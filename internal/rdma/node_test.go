@@ -131,8 +131,8 @@ func TestMemlock(t *testing.T) {
 			h.write("proc/self/uid_map", orDefault(tc.uidMap, "         0          0 4294967295"))
 			d := detector{tree: tree{rootfs{h.files}}}
 			got := d.memlock()
-			if got.Reach() != tc.reach || got.Enough() != tc.enough || got.String() != tc.text {
-				t.Errorf("reach %v, enough %v, %q; want %v, %v, %q", got.Reach(), got.Enough(), got, tc.reach, tc.enough, tc.text)
+			if got.MaxLockable() != tc.reach || got.Enough() != tc.enough || got.String() != tc.text {
+				t.Errorf("reach %v, enough %v, %q; want %v, %v, %q", got.MaxLockable(), got.Enough(), got, tc.reach, tc.enough, tc.text)
 			}
 		})
 	}

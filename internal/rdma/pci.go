@@ -33,12 +33,12 @@ func (d Distance) Compare(other Distance) int {
 	return cmp.Compare(uint(slices.Index(order, d)), uint(slices.Index(order, other)))
 }
 
-// Far reports whether data crosses host bridges, where neither GPUDirect nor a host's memory reaches a NIC's rate.
-func (d Distance) Far() bool { return d == NODE || d == SYS }
+// CrossesHostBridge reports whether data crosses host bridges, where neither GPUDirect nor a host's memory reaches a NIC's rate.
+func (d Distance) CrossesHostBridge() bool { return d == NODE || d == SYS }
 
-// numa returns the NUMA node of a PCI function, -1 if the kernel does not know.
-func (d *detector) numa(address string) int {
-	if n, err := strconv.Atoi(d.text(pciDevices, address, "numa_node")); err == nil {
+// numaNode returns the NUMA node of a PCI function, -1 if the kernel does not know.
+func (d *detector) numaNode(address string) int {
+	if n, err := strconv.Atoi(d.readText(pciDevices, address, "numa_node")); err == nil {
 		return n
 	}
 	return -1
@@ -50,14 +50,14 @@ func CPUsNear(root fs.FS, address string) string {
 	if address == "" {
 		return ""
 	}
-	return tree{root}.text(pciDevices, address, "local_cpulist")
+	return tree{root}.readText(pciDevices, address, "local_cpulist")
 }
 
 // machineGPUs lists the PCI addresses of NVIDIA's GPUs in sysfs: 3D controllers, and VGA ones.
 func (d *detector) machineGPUs() (gpus []string) {
-	for _, address := range d.names(pciDevices) {
-		class := d.text(pciDevices, address, "class")
-		if d.text(pciDevices, address, "vendor") == "0x10de" && (strings.HasPrefix(class, "0x0302") || strings.HasPrefix(class, "0x0300")) {
+	for _, address := range d.listNames(pciDevices) {
+		class := d.readText(pciDevices, address, "class")
+		if d.readText(pciDevices, address, "vendor") == "0x10de" && (strings.HasPrefix(class, "0x0302") || strings.HasPrefix(class, "0x0300")) {
 			gpus = append(gpus, address)
 		}
 	}
@@ -81,7 +81,7 @@ func (d *detector) gpus(given []string) []string {
 
 // maxLink returns the fastest link that a PCI function supports.
 func (d *detector) maxLink(address string) Link {
-	return parseLink(d.text(pciDevices, address, "max_link_speed"), d.text(pciDevices, address, "max_link_width"))
+	return parseLink(d.readText(pciDevices, address, "max_link_speed"), d.readText(pciDevices, address, "max_link_width"))
 }
 
 // gpuLinks returns the links of the container's GPUs that are known, nil if none is.
@@ -129,7 +129,7 @@ func (d *detector) distance(a, b string) Distance {
 		shared++
 	}
 	switch {
-	case shared == 0 && d.numa(a) == d.numa(b):
+	case shared == 0 && d.numaNode(a) == d.numaNode(b):
 		return NODE
 	case shared == 0:
 		return SYS

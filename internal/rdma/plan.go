@@ -70,7 +70,7 @@ func NewPlan(nodes []Facts, node int, expected Expected, overrides map[string]st
 	if len(p.ports) > 0 {
 		p.devices()
 		p.sockets()
-		p.gid()
+		p.setGIDIndex()
 		p.gpuDirect()
 		p.crossNIC()
 		p.fromFile("NCCL_IB_TIMEOUT", expected.IBTimeout)
@@ -91,7 +91,7 @@ type planner struct {
 	expected Expected
 }
 
-func (p *planner) set(name, value, format string, args ...any) {
+func (p *planner) setEnv(name, value, format string, args ...any) {
 	p.Variables = append(p.Variables, Variable{Name: name, Value: value, Source: Detected, Reason: fmt.Sprintf(format, args...)})
 }
 
@@ -112,7 +112,7 @@ func (p *planner) differs(key, seen, reason string) {
 // devices names each port exactly. It leaves out a port whose rail another node lacks: what is sent there waits forever
 // (https://github.com/NVIDIA/nccl/issues/2428).
 func (p *planner) devices() {
-	p.set("NCCL_IB_DISABLE", "0", "there are usable RDMA devices")
+	p.setEnv("NCCL_IB_DISABLE", "0", "there are usable RDMA devices")
 	var names []string
 	for _, rail := range p.ports {
 		names = append(names, rail.HCA())
@@ -121,7 +121,7 @@ func (p *planner) devices() {
 	if left := len(p.own.Rails()) - len(p.ports); left > 0 {
 		reason += fmt.Sprintf("; not %d whose network not all nodes have", left)
 	}
-	p.set("NCCL_IB_HCA", nccl.ExactHCA(names...), "%s", reason)
+	p.setEnv("NCCL_IB_HCA", nccl.ExactHCA(names...), "%s", reason)
 }
 
 // crossNIC keeps each ring on one rail if the rails cannot reach each other.
@@ -132,11 +132,11 @@ func (p *planner) crossNIC() {
 		if expected != "" && expected != "0" {
 			p.differs("cross_nic", expected, "the rails' networks have no route to each other")
 		}
-		p.set(name, "0", "the rails' networks have no route to each other")
+		p.setEnv(name, "0", "the rails' networks have no route to each other")
 	case expected != "":
 		p.fromFile(name, expected)
 	default:
-		p.set(name, "", "every rail reaches every other: NCCL's default does")
+		p.setEnv(name, "", "every rail reaches every other: NCCL's default does")
 	}
 }
 

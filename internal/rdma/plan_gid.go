@@ -11,16 +11,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// gid sets the index. There is one for all devices, so if the devices need different ones it cannot be set: then NCCL chooses, since
-// 2.21 the first one of RoCE v2 with an IPv4 address (ncclIbGetGidIndex), and older versions 0, which is of RoCE v1.
-func (p *planner) gid() {
+// setGIDIndex sets the index. There is one for all devices, so if the devices need different ones it cannot be set: then NCCL chooses,
+// since 2.21 the first one of RoCE v2 with an IPv4 address (ncclIbGetGidIndex), and older versions 0, which is of RoCE v1.
+func (p *planner) setGIDIndex() {
 	const name = "NCCL_IB_GID_INDEX"
 	wanted := map[int]bool{}
 	chosen := true
 	var indexes []string
 	for _, rail := range p.ports {
 		if rail.Port.LinkLayer == InfiniBand {
-			p.set(name, "", "InfiniBand has no such choice")
+			p.setEnv(name, "", "InfiniBand has no such choice")
 			return
 		}
 		wanted[rail.Port.GIDIndex] = true
@@ -33,13 +33,13 @@ func (p *planner) gid() {
 	}
 	switch {
 	case len(wanted) == 1 && chosen:
-		p.set(name, strconv.Itoa(p.ports[0].Port.GIDIndex), "that of all rails, which versions of NCCL before 2.21 do not find themselves")
+		p.setEnv(name, strconv.Itoa(p.ports[0].Port.GIDIndex), "that of all rails, which versions of NCCL before 2.21 do not find themselves")
 	case len(wanted) == 1:
-		p.set(name, strconv.Itoa(p.ports[0].Port.GIDIndex), "left to itself, NCCL would take a GID that is not the rails'")
+		p.setEnv(name, strconv.Itoa(p.ports[0].Port.GIDIndex), "left to itself, NCCL would take a GID that is not the rails'")
 	case chosen:
-		p.set(name, "", "the rails need different ones, which NCCL finds itself since 2.21: %s", all)
+		p.setEnv(name, "", "the rails need different ones, which NCCL finds itself since 2.21: %s", all)
 	default:
-		p.set(name, "", "the rails need different ones: %s", all)
+		p.setEnv(name, "", "the rails need different ones: %s", all)
 		p.Findings = append(p.Findings, fail.Finding{Level: fail.Broken, Reason: GIDChoice,
 			Seen: "choosing GIDs: NCCL would take some that are not the pod's, and one index for all does not fit: the rails need " + all})
 	}

@@ -36,7 +36,7 @@ func (p *planner) gpuDirect() {
 	case needed < 0 && expected >= 0:
 		p.fromFile(name, gdrLevels[expected].level)
 	case needed < 0:
-		p.set(name, "", "the distances of GPUs and NICs are not known")
+		p.setEnv(name, "", "the distances of GPUs and NICs are not known")
 	case expected >= needed:
 		p.Variables = append(p.Variables, Variable{Name: name, Value: gdrLevels[expected].level, Source: ClusterFile,
 			Reason: fmt.Sprintf("the cluster file's %s allows %s, which GPUs and their nearest NICs need", p.expected.GDRLevel,
@@ -46,18 +46,18 @@ func (p *planner) gpuDirect() {
 			p.differs("gdr_level", p.expected.GDRLevel, "GPUs and their nearest NICs need "+gdrLevels[needed].level)
 		}
 		if needed <= gdrLevel(ncclDefaultLevel) {
-			p.set(name, "", "GPUs and their nearest NICs need %s, NCCL's default is %s", gdrLevels[needed].level, ncclDefaultLevel)
+			p.setEnv(name, "", "GPUs and their nearest NICs need %s, NCCL's default is %s", gdrLevels[needed].level, ncclDefaultLevel)
 		} else {
-			p.set(name, gdrLevels[needed].level, "GPUs and their nearest NICs need it; NCCL's default is %s", ncclDefaultLevel)
+			p.setEnv(name, gdrLevels[needed].level, "GPUs and their nearest NICs need it; NCCL's default is %s", ncclDefaultLevel)
 		}
 	}
 	switch {
 	case len(p.own.GPUs) == 0:
-		p.set("NCCL_DMABUF_ENABLE", "", "no GPU was seen")
+		p.setEnv("NCCL_DMABUF_ENABLE", "", "no GPU was seen")
 	case p.own.GPUDirect.Peermem:
-		p.set("NCCL_DMABUF_ENABLE", "", "nvidia_peermem is loaded: NCCL's default does")
+		p.setEnv("NCCL_DMABUF_ENABLE", "", "nvidia_peermem is loaded: NCCL's default does")
 	default:
-		p.set("NCCL_DMABUF_ENABLE", "1", "nvidia_peermem is not loaded: without DMA-BUF all goes through the host's memory")
+		p.setEnv("NCCL_DMABUF_ENABLE", "1", "nvidia_peermem is not loaded: without DMA-BUF all goes through the host's memory")
 	}
 }
 

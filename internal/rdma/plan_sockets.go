@@ -29,18 +29,18 @@ func (p *planner) sockets() {
 	for _, rail := range own {
 		netdevs = append(netdevs, rail.Port.Netdev)
 	}
-	p.set("NCCL_SOCKET_IFNAME", "="+strings.Join(netdevs, ","), "%s; ranks meet on %s", reason, own[0].Port.Network())
-	p.set("GLOO_SOCKET_IFNAME", own[0].Port.Netdev, "gloo takes one interface: the first of NCCL's")
+	p.setEnv("NCCL_SOCKET_IFNAME", "="+strings.Join(netdevs, ","), "%s; ranks meet on %s", reason, own[0].Port.Network())
+	p.setEnv("GLOO_SOCKET_IFNAME", own[0].Port.Netdev, "gloo takes one interface: the first of NCCL's")
 }
 
 func (p *planner) podNetwork() {
 	if p.own.PodInterface == "" {
-		p.set("NCCL_SOCKET_IFNAME", "", "no interface has a default route: NCCL looks for one itself")
+		p.setEnv("NCCL_SOCKET_IFNAME", "", "no interface has a default route: NCCL looks for one itself")
 		return
 	}
 	const reason = "the pod network's interface: the rails have none that all nodes share"
-	p.set("NCCL_SOCKET_IFNAME", "="+p.own.PodInterface, reason)
-	p.set("GLOO_SOCKET_IFNAME", p.own.PodInterface, reason)
+	p.setEnv("NCCL_SOCKET_IFNAME", "="+p.own.PodInterface, reason)
+	p.setEnv("GLOO_SOCKET_IFNAME", p.own.PodInterface, reason)
 }
 
 // railInterfaces returns a node's ports with an interface, in the kernel's order. Those of InfiniBand may have no address.

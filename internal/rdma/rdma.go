@@ -68,7 +68,7 @@ type Device struct {
 	Ports []Port              `json:"ports"`
 }
 
-// The values of GivenBy that are no variables.
+// The values of GivenBy that are not variables.
 const (
 	// GivenByFile: the cluster file chooses it among the host's devices.
 	GivenByFile = "network.rdma.devices"

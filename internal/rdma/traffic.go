@@ -19,15 +19,15 @@ type PortTraffic struct {
 // for Options.
 func Traffic(root fs.FS) (all []PortTraffic) {
 	d := detector{tree: tree{root}}
-	for _, device := range d.names(classInfiniBand) {
+	for _, device := range d.listNames(classInfiniBand) {
 		if d.uverbs(device) == "" {
 			continue
 		}
-		for _, number := range d.names(classInfiniBand, device, "ports") {
+		for _, number := range d.listNames(classInfiniBand, device, "ports") {
 			port, err := strconv.Atoi(number)
 			counters := path.Join(classInfiniBand, device, "ports", number, "counters")
-			received, receivedErr := strconv.ParseFloat(d.text(counters, "port_rcv_data"), 64)
-			sent, sentErr := strconv.ParseFloat(d.text(counters, "port_xmit_data"), 64)
+			received, receivedErr := strconv.ParseFloat(d.readText(counters, "port_rcv_data"), 64)
+			sent, sentErr := strconv.ParseFloat(d.readText(counters, "port_xmit_data"), 64)
 			if err != nil || receivedErr != nil || sentErr != nil {
 				continue
 			}

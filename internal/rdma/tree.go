@@ -16,8 +16,8 @@ import (
 // sysfs differs by kernel and by what a container may see.
 type tree struct{ root fs.FS }
 
-// text returns a file's content without the newline at its end.
-func (t tree) text(elements ...string) string {
+// readText returns a file's content without the newline at its end.
+func (t tree) readText(elements ...string) string {
 	content, err := fs.ReadFile(t.root, path.Join(elements...))
 	if err != nil {
 		return ""
@@ -30,8 +30,8 @@ func (t tree) exists(elements ...string) bool {
 	return err == nil
 }
 
-// names lists a folder, numbers in their order: mlx5_2 before mlx5_10.
-func (t tree) names(elements ...string) []string {
+// listNames lists a folder, numbers in their order: mlx5_2 before mlx5_10.
+func (t tree) listNames(elements ...string) []string {
 	entries, err := fs.ReadDir(t.root, path.Join(elements...))
 	if err != nil {
 		return nil
@@ -68,9 +68,9 @@ func SysRootOf(environ []string) string {
 	return ""
 }
 
-// Root returns the machine's own tree or, with a sysRoot, that tree laid over it:
+// RootFS returns the machine's own tree or, with a sysRoot, that tree laid over it:
 // files of sysRoot win, and only they exist below sys and dev/infiniband.
-func Root(sysRoot string) fs.FS {
+func RootFS(sysRoot string) fs.FS {
 	if sysRoot == "" {
 		return os.DirFS("/")
 	}

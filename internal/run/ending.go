@@ -30,8 +30,8 @@ const (
 	Evicted Cause = "evicted"
 )
 
-// Final reports whether the work should stop, because no other pod will continue it.
-func (c Cause) Final() bool { return c != Evicted }
+// EndsWork reports whether the work should stop, because no other pod will continue it.
+func (c Cause) EndsWork() bool { return c != Evicted }
 
 // Ending is why a pod ends.
 type Ending struct {

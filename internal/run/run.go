@@ -91,11 +91,11 @@ func Get(ctx context.Context, client versioned.Interface, namespace, name string
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", namespace, name, err))
 	}
-	return Of(found), nil
+	return FromPipelineRun(found), nil
 }
 
-// Of reads a PipelineRun.
-func Of(found *v1.PipelineRun) *Run {
+// FromPipelineRun reads a PipelineRun.
+func FromPipelineRun(found *v1.PipelineRun) *Run {
 	r := &Run{
 		Namespace: found.Namespace,
 		Name:      found.Name,

@@ -105,7 +105,7 @@ func TestCheckTimeouts(t *testing.T) {
 			Finally: d(5 * time.Minute)}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := CheckTimeouts(Of(pipelineRun(timeouts(tc.timeouts))), need, start().Add(2*time.Minute+30*time.Second))
+			err := CheckTimeouts(FromPipelineRun(pipelineRun(timeouts(tc.timeouts))), need, start().Add(2*time.Minute+30*time.Second))
 			if tc.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -136,7 +136,7 @@ func TestSavingTakesTime(t *testing.T) {
 		{v1.TimeoutFields{Pipeline: d(75 * time.Minute)}, ""},
 		{*given.Fields(), ""},
 	} {
-		err := CheckTimeouts(Of(pipelineRun(timeouts(tc.timeouts))), need, start())
+		err := CheckTimeouts(FromPipelineRun(pipelineRun(timeouts(tc.timeouts))), need, start())
 		if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != fail.TimeoutTooShort ||
 			!strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "20m to save when it is stopped")) {
 			t.Errorf("%+v: got %v, want %q", tc.timeouts, err, tc.want)
@@ -169,7 +169,7 @@ func TestFabricTakesTime(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			found := pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(57 * time.Minute)}))
 			found.Spec.Params, found.Status.PipelineSpec = tc.params, tc.pipeline
-			err := CheckTimeouts(Of(found), need, start().Add(time.Minute))
+			err := CheckTimeouts(FromPipelineRun(found), need, start().Add(time.Minute))
 			if tc.want == "" {
 				if err != nil {
 					t.Error(err)

@@ -78,10 +78,10 @@ var finalReasons = []fail.Reason{
 
 // Final reports whether the previous attempt ended with a failure that this one only repeats: Tekton retries a step whatever its
 // reason was.
-func (t TaskRun) Final() bool { return Final(fail.Reason(t.Earlier["reason"])) }
+func (t TaskRun) Final() bool { return IsFinalReason(fail.Reason(t.Earlier["reason"])) }
 
-// Final reports whether a training that ended for this reason cannot continue: a retried step only repeats the failure.
-func Final(reason fail.Reason) bool { return slices.Contains(finalReasons, reason) }
+// IsFinalReason reports whether a training that ended for this reason cannot continue: a retried step only repeats the failure.
+func IsFinalReason(reason fail.Reason) bool { return slices.Contains(finalReasons, reason) }
 
 // TaskRuns returns the tasks of a run in the order of their start; tasks that have not started come last. Errors:
 // PermissionDenied.

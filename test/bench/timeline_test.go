@@ -67,7 +67,7 @@ func (ns *namespace) follow(ctx context.Context, run string) (*timeline, error) 
 	over, end := context.WithCancel(ctx)
 	group.Go(func() error {
 		defer end()
-		err := kube.Until(ctx, "pipelinerun "+run, ns.clients.Tekton.TektonV1().PipelineRuns(ns.name), metav1.ListOptions{},
+		err := kube.WatchUntil(ctx, "pipelinerun "+run, ns.clients.Tekton.TektonV1().PipelineRuns(ns.name), metav1.ListOptions{},
 			func(runs []*v1.PipelineRun) (bool, error) {
 				for _, r := range runs {
 					if r.Name == run && r.IsDone() {
@@ -144,7 +144,7 @@ func (t *timeline) sawPod(pod *corev1.Pod) {
 func watchUntil[T metav1.Object, L runtime.Object](ctx context.Context, group *errgroup.Group, what string, source kube.Source[L],
 	each func(T)) {
 	group.Go(func() error {
-		err := kube.Until(ctx, what, source, metav1.ListOptions{}, func(objects []T) (bool, error) {
+		err := kube.WatchUntil(ctx, what, source, metav1.ListOptions{}, func(objects []T) (bool, error) {
 			for _, object := range objects {
 				each(object)
 			}

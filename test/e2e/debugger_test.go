@@ -112,7 +112,7 @@ func (e *editor) next() message {
 func (u trainer) taskPod(ctx context.Context, run, task string) (pod string) {
 	u.Helper()
 	options := metav1.ListOptions{LabelSelector: "tekton.dev/taskRun=" + run}
-	err := kube.Until(ctx, "the pod of taskrun "+run, u.clients.Kube.CoreV1().Pods(u.namespace), options,
+	err := kube.WatchUntil(ctx, "the pod of taskrun "+run, u.clients.Kube.CoreV1().Pods(u.namespace), options,
 		func(pods []*corev1.Pod) (bool, error) {
 			for _, found := range pods {
 				for _, container := range found.Status.ContainerStatuses {

@@ -308,8 +308,8 @@ func (u trainer) noBuildPods() {
 	ctx, cancel := u.within(timeForTheObjectToChange)
 	defer cancel()
 	var running []string
-	err := kube.Until(ctx, "the build pods", u.clients.Kube.CoreV1().Pods(u.namespace), metav1.ListOptions{LabelSelector: buildv1.BuildLabel},
-		func(pods []*corev1.Pod) (bool, error) {
+	err := kube.WatchUntil(ctx, "the build pods", u.clients.Kube.CoreV1().Pods(u.namespace),
+		metav1.ListOptions{LabelSelector: buildv1.BuildLabel}, func(pods []*corev1.Pod) (bool, error) {
 			running = nil
 			for _, pod := range pods {
 				if pod.Status.Phase == corev1.PodRunning {
@@ -550,7 +550,7 @@ func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 	ctx, cancel := u.within(timeForTheObjectToChange)
 	defer cancel()
 	var phase buildv1.BuildPhase
-	err := kube.Until(ctx, "build "+name, u.builds.Builds(u.namespace), named(name), func(found []*buildv1.Build) (bool, error) {
+	err := kube.WatchUntil(ctx, "build "+name, u.builds.Builds(u.namespace), named(name), func(found []*buildv1.Build) (bool, error) {
 		if len(found) == 0 {
 			return false, fmt.Errorf("build %s not found", name)
 		}

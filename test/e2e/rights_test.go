@@ -48,7 +48,7 @@ func (u apiRequest) right() right {
 // every right that no run used has a reason. It checks the last point only if whole is set, that is, if all
 // scenarios ran.
 func testRights(t *testing.T, since time.Time, whole bool) {
-	needed, looking := install.Rules()
+	needed, looking := install.RoleRules()
 	role := rightsOf(slices.Concat(needed, looking))
 	observer := rightsOf(slices.Concat(install.ObserverRules(), install.QueueRules(), install.MonitoringRules()))
 	seen, refused := map[right]bool{}, map[right]string{}

@@ -82,7 +82,7 @@ func (u trainer) healthyFree() {
 	u.Helper()
 	ctx, cancel := u.within(timeUntilAllIsReleased)
 	defer cancel()
-	err := kube.Until(ctx, "pods on healthy nodes", u.clients.Kube.CoreV1().Pods(u.namespace), metav1.ListOptions{LabelSelector: ours},
+	err := kube.WatchUntil(ctx, "pods on healthy nodes", u.clients.Kube.CoreV1().Pods(u.namespace), metav1.ListOptions{LabelSelector: ours},
 		func(pods []*corev1.Pod) (bool, error) {
 			left := 0
 			for _, pod := range pods {
@@ -124,7 +124,7 @@ func nodeLostWithoutTekton(u trainer) {
 	var left receipt.Receipt
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
-	err := kube.Until(ctx, "receipts", u.clients.Kube.CoreV1().ConfigMaps(u.namespace), named(receipt.Name(name)),
+	err := kube.WatchUntil(ctx, "receipts", u.clients.Kube.CoreV1().ConfigMaps(u.namespace), named(receipt.Name(name)),
 		func(found []*corev1.ConfigMap) (done bool, err error) {
 			if len(found) == 0 {
 				return false, nil

@@ -62,7 +62,7 @@ func mustGo[T metav1.Object, L runtime.Object](u trainer, kind string, source ku
 	ctx, cancel := u.within(timeUntilAllIsReleased)
 	defer cancel()
 	var left []string
-	err := kube.Until(ctx, kind, source, metav1.ListOptions{LabelSelector: ours}, func(found []T) (bool, error) {
+	err := kube.WatchUntil(ctx, kind, source, metav1.ListOptions{LabelSelector: ours}, func(found []T) (bool, error) {
 		left = nil
 		for _, object := range found {
 			left = append(left, object.GetName())

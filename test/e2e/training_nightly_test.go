@@ -131,7 +131,7 @@ func (u trainer) runStarted(name string) {
 	u.Helper()
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
-	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name),
+	err := kube.WatchUntil(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name),
 		func(runs []*v1.PipelineRun) (bool, error) {
 			return len(runs) > 0, nil
 		})
@@ -145,7 +145,7 @@ func (u trainer) leaseTaken() {
 	u.Helper()
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
-	err := kube.Until(ctx, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace), named(objects.DefaultName),
+	err := kube.WatchUntil(ctx, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace), named(objects.DefaultName),
 		func(leases []*coordinationv1.Lease) (bool, error) {
 			return len(leases) > 0, nil
 		})

@@ -108,7 +108,7 @@ func (u trainer) endWithin(name string, limit time.Duration) ending {
 	e := ending{trainer: u, tasks: map[string]pipelinerun.TaskRun{}, results: map[string]string{}}
 	ctx, cancel := u.within(limit)
 	defer cancel()
-	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name),
+	err := kube.WatchUntil(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name),
 		func(runs []*v1.PipelineRun) (bool, error) {
 			if len(runs) == 0 {
 				return false, errors.New("the run is gone")
@@ -281,7 +281,7 @@ func (u trainer) startedPod(name, task string, other types.UID) (pod *corev1.Pod
 	ctx, cancel := u.within(timeForAPodToStart)
 	defer cancel()
 	options := metav1.ListOptions{LabelSelector: "tekton.dev/pipelineRun=" + name + ",tekton.dev/pipelineTask=" + task}
-	err := kube.Until(ctx, "the pod of task "+task, u.clients.Kube.CoreV1().Pods(u.namespace), options,
+	err := kube.WatchUntil(ctx, "the pod of task "+task, u.clients.Kube.CoreV1().Pods(u.namespace), options,
 		func(pods []*corev1.Pod) (bool, error) {
 			for _, found := range pods {
 				for _, container := range found.Status.ContainerStatuses {
@@ -307,7 +307,7 @@ func (u trainer) taskEnd(name string) (ended *v1.TaskRun, results map[string]str
 	u.Helper()
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
-	err := kube.Until(ctx, "taskrun "+name, u.clients.Tekton.TektonV1().TaskRuns(u.namespace), named(name),
+	err := kube.WatchUntil(ctx, "taskrun "+name, u.clients.Tekton.TektonV1().TaskRuns(u.namespace), named(name),
 		func(runs []*v1.TaskRun) (bool, error) {
 			if len(runs) == 0 {
 				return false, errors.New("the run is gone")

@@ -193,7 +193,7 @@ func (u trainer) startedBy(id string) (name string) {
 	ctx, cancel := u.within(timeForARunToEnd)
 	defer cancel()
 	options := metav1.ListOptions{LabelSelector: "triggers.tekton.dev/triggers-eventid=" + id}
-	err := kube.Until(ctx, "the run of event "+id, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), options,
+	err := kube.WatchUntil(ctx, "the run of event "+id, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), options,
 		func(found []*v1.PipelineRun) (bool, error) {
 			if len(found) > 0 {
 				name = found[0].Name

@@ -54,7 +54,7 @@ func unusedRights() []unusedRight {
 
 // TestUnusedRightsAreGiven fails if unusedRights lists a right that no role grants, or lists a right without a reason.
 func TestUnusedRightsAreGiven(t *testing.T) {
-	needed, looking := install.Rules()
+	needed, looking := install.RoleRules()
 	for _, u := range unusedRights() {
 		for _, verb := range u.verbs {
 			given := slices.ContainsFunc(slices.Concat(needed, looking), func(r rbacv1.PolicyRule) bool {

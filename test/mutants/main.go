@@ -38,7 +38,6 @@ const packages = "internal/agent/treestore,internal/cause,internal/env/lease,int
 // verdict is what became of a mutant.
 type verdict string
 
-// The verdicts.
 const (
 	killed   verdict = "killed"
 	survived verdict = "survived"

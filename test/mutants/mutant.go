@@ -19,7 +19,6 @@ import (
 // kind is what a mutant changes.
 type kind string
 
-// The kinds.
 const (
 	comparison  kind = "comparison"
 	constant    kind = "constant"

@@ -50,11 +50,11 @@ func GPUs(ctx context.Context, environ []string, given int) (gpus []agent.GPU, m
 	if err != nil {
 		return nil, false, err
 	}
-	gpus, err = own(shown, listed(environ, mountedDevices), given)
+	gpus, err = selectGiven(shown, listed(environ, mountedDevices), given)
 	return gpus, len(gpus) < len(shown), err
 }
 
-// stuck is how many nvidia-smi do not end.
+// stuck counts the nvidia-smi processes that have not ended.
 var stuck atomic.Int32
 
 // runSMI returns the output of nvidia-smi. A driver that hangs keeps nvidia-smi in a state in which not even SIGKILL ends it: runSMI does
@@ -143,7 +143,7 @@ func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bo
 				gpu.Throttled = append(gpu.Throttled, s.name)
 			}
 		}
-		// A count of memory errors alone is no fault: the GPU takes such memory out of use, and the driver reports when that is not enough.
+		// A count of memory errors alone is not a fault: the GPU takes such memory out of use, and the driver reports when that is not enough.
 		if action := value("gpu_recovery_action"); action != "None" && !strings.HasPrefix(action, "[") {
 			gpu.Fault = "the driver asks for recovery: " + action
 			if n := number(value("ecc.errors.uncorrected.volatile.total")); n > 0 {

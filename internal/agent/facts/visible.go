@@ -38,9 +38,9 @@ func listed(environ []string, mounts string) (ids []string) {
 	return ids
 }
 
-// Given returns how many GPUs the container was given if the device plugin gave it that many devices: with time slicing several of them may
-// be one GPU.
-func Given(environ []string, devices int) int {
+// GivenGPUs returns how many GPUs the container was given if the device plugin gave it that many devices: with time slicing several of them
+// may be one GPU.
+func GivenGPUs(environ []string, devices int) int {
 	ids := listed(environ, mountedDevices)
 	distinct := map[string]bool{}
 	for _, id := range ids {
@@ -49,10 +49,10 @@ func Given(environ []string, devices int) int {
 	return devices - (len(ids) - len(distinct))
 }
 
-// own selects the GPUs that the container was given from those that nvidia-smi shows, in nvidia-smi's order. A privileged container
+// selectGiven selects the GPUs that the container was given from those that nvidia-smi shows, in nvidia-smi's order. A privileged container
 // sees all GPUs of its node. given is how many it was given, 0 if that is unknown. An index counts among the node's GPUs, so it
 // selects nothing in a container that sees only its own.
-func own(shown []agent.GPU, ids []string, given int) ([]agent.GPU, error) {
+func selectGiven(shown []agent.GPU, ids []string, given int) ([]agent.GPU, error) {
 	switch {
 	case slices.ContainsFunc(ids, func(id string) bool { return strings.HasPrefix(id, "GPU-") || strings.HasPrefix(id, "MIG-") }):
 		return slices.DeleteFunc(slices.Clone(shown), func(gpu agent.GPU) bool { return !slices.Contains(ids, gpu.UUID) }), nil

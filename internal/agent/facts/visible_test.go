@@ -71,7 +71,7 @@ func TestGiven(t *testing.T) {
 		"NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c,GPU-d": 4,
 		"NVIDIA_VISIBLE_DEVICES=void":                    4,
 	} {
-		if got := Given([]string{environ}, 4); got != want {
+		if got := GivenGPUs([]string{environ}, 4); got != want {
 			t.Errorf("%s: got %d GPUs, want %d", environ, got, want)
 		}
 	}

@@ -25,7 +25,7 @@ const volumeID = ".mlenv-volume-id"
 // Volume describes the volume mounted at dir. The first node writes an identity into it, which shows the others whether they
 // share it; then each creates and removes a file.
 func Volume(dir string) agent.Volume {
-	volume := Space(dir)
+	volume := VolumeSpace(dir)
 	if volume.Problem != "" {
 		return volume
 	}
@@ -83,8 +83,8 @@ func volumeIdentity(dir string) (string, error) {
 	return "", fmt.Errorf("reading %s: %d files of this name hold no identity; remove them", filepath.Join(dir, volumeID), most)
 }
 
-// Space returns the size and the free space of the volume mounted at dir, without an identity.
-func Space(dir string) agent.Volume {
+// VolumeSpace returns the size and the free space of the volume mounted at dir, without an identity.
+func VolumeSpace(dir string) agent.Volume {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {
 		return agent.Volume{Problem: fmt.Sprintf("reading the size of %s: %v", dir, err)}

@@ -22,8 +22,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// Files runs one of the file commands, which mlenv starts by exec to read from a volume or to write to it.
-func Files(args []string, stdin io.Reader, stdout io.Writer) error {
+// RunFileCommand runs one of the file commands, which mlenv starts by exec to read from a volume or to write to it.
+func RunFileCommand(args []string, stdin io.Reader, stdout io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	shareFiles()
@@ -127,7 +127,7 @@ func look(dir string, paths []string) (l looked, err error) {
 }
 
 // files selects the files to list.
-func (l *looked) files() *tree.Ignore { return tree.Only(l.present).Except(l.work.leavesOut) }
+func (l *looked) files() *tree.Ignore { return tree.OnlyPaths(l.present).Except(l.work.leavesOut) }
 
 // result is valid after the files were listed.
 func (l *looked) result() agent.Looked {

@@ -56,7 +56,7 @@ func TestListOfWorkingDirectory(t *testing.T) {
 	if err := trees.Receive(t.Context(), m.Hash(), 0, &sent); err != nil {
 		t.Fatal(err)
 	}
-	work, err := trees.Lay(m.Hash(), "uid", "node")
+	work, err := trees.CreateWork(m.Hash(), "uid", "node")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestListOfWorkingDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if err := Files([]string{"page", workspace}, bytes.NewReader(request), &out); err != nil {
+		if err := RunFileCommand([]string{"page", workspace}, bytes.NewReader(request), &out); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(out.Bytes(), &found); err != nil {
@@ -116,14 +116,14 @@ func TestListOfWorkingDirectory(t *testing.T) {
 	}
 
 	var out bytes.Buffer
-	if err := Files([]string{"remove", workspace, at(""), agent.WorkFolder + "/.uid", at("-2")}, nil, &out); err != nil {
+	if err := RunFileCommand([]string{"remove", workspace, at(""), agent.WorkFolder + "/.uid", at("-2")}, nil, &out); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(filepath.Join(workspace, agent.WorkFolder)); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	for _, path := range []string{".", "../x", "/etc"} {
-		if err := Files([]string{"remove", workspace, path}, nil, &out); err == nil {
+		if err := RunFileCommand([]string{"remove", workspace, path}, nil, &out); err == nil {
 			t.Errorf("%s was removed", path)
 		}
 	}

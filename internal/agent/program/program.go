@@ -66,7 +66,7 @@ func Is(name string) bool {
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
 func Main(args, environ []string, stdout, stderr io.Writer) int {
 	if filepath.Base(args[0]) == agent.SMI {
-		fmt.Fprintln(stderr, "mlenv-agent:", smi(args[1:], environ))
+		fmt.Fprintln(stderr, "mlenv-agent:", execNvidiaSMI(args[1:], environ))
 		return 1
 	}
 	command, rest := "", []string{}
@@ -98,7 +98,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) // it ends pip; what pip has left is then removed
 		err = venv.Make(rest[0], rest[1], stdout, stderr)
 	case command == "files" && len(rest) > 0:
-		err = Files(rest, os.Stdin, stdout)
+		err = RunFileCommand(rest, os.Stdin, stdout)
 	case command == "rdma" && len(rest) > 0 && rest[0] == "exec":
 		return executeOverRDMA(rest[1:], environ, stderr)
 	case command == "rdma":
@@ -157,7 +157,7 @@ func serve(environ []string, stdout io.Writer) error {
 	shareFiles()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	go server.Reap(ctx)
+	go server.ReapOrphans(ctx)
 	config, err := server.ReadConfig(version.String(), environ)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ func addSysRoot(flags *flag.FlagSet, environ []string) *string {
 }
 
 func detect(sysRoot string, environ []string) rdma.Facts {
-	return rdma.Detect(rdma.Options{Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: environ, Interfaces: rdma.SystemInterfaces})
+	return rdma.Detect(rdma.Options{Root: rdma.RootFS(sysRoot), SysRoot: sysRoot, Environ: environ, Interfaces: rdma.SystemInterfaces})
 }
 
 // executeOverRDMA becomes a command whose environment has NCCL's variables for this container, as the agent sets them for ranks.

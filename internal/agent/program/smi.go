@@ -14,8 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// smi becomes the container's nvidia-smi, which shows a privileged pod all GPUs of its node, and limits it to those that the pod was given.
-func smi(args, environ []string) error {
+// execNvidiaSMI becomes the container's nvidia-smi, which shows a privileged pod all GPUs of its node, and limits it to those that the pod
+// was given.
+func execNvidiaSMI(args, environ []string) error {
 	path, _ := agent.Variable(environ, "PATH")
 	own, _ := agent.Variable(environ, agent.OwnGPUs)
 	program, err := nextSMI(path)
@@ -44,7 +45,7 @@ func nextSMI(path string) (string, error) {
 }
 
 // limited returns the arguments with --id for the GPUs, unless they choose GPUs themselves or cannot be limited: subcommands such as
-// topo have options of their own, help has none, and MIG devices are no GPUs.
+// topo have options of their own, help takes no options, and MIG devices are not GPUs.
 func limited(args []string, own string) []string {
 	if own == "" || strings.Contains(own, "MIG-") || len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		return args

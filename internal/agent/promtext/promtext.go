@@ -18,7 +18,6 @@ const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 // Type is the type of a metric.
 type Type string
 
-// The types.
 const (
 	// Gauge goes up and down.
 	Gauge Type = "gauge"

@@ -61,8 +61,8 @@ const (
 	most = 20
 )
 
-// Lines splits output into lines, removes what progress bars overwrote, and shortens long lines.
-func Lines(output []byte) []string {
+// SplitLines splits output into lines, removes what progress bars overwrote, and shortens long lines.
+func SplitLines(output []byte) []string {
 	text := strings.TrimRight(strings.ToValidUTF8(string(output), "\uFFFD"), "\n")
 	if text == "" {
 		return nil
@@ -92,9 +92,10 @@ func cut(line string, most int) string {
 
 const title = "Traceback (most recent call last):"
 
-// Last returns the last traceback of an error that may have ended the program, nil for none. File and Line name the innermost frame
-// outside of the Python installation, else the innermost frame. A launcher's error counts only if no error of its process precedes it.
-func Last(lines []string) *agent.PythonError {
+// LastTraceback returns the last traceback of an error that may have ended the program, nil for none. File and Line name the innermost
+// frame outside of the Python installation, else the innermost frame. A launcher's error counts only if no error of its process precedes
+// it.
+func LastTraceback(lines []string) *agent.PythonError {
 	start := lastPrimary(lines)
 	if start < 0 {
 		return syntaxError(lines)
@@ -106,7 +107,7 @@ func Last(lines []string) *agent.PythonError {
 	result.Message += continued(result, rest)
 	if OfParent(result) && chainedBefore(lines, start) < 0 {
 		facts := firstOfTable(lines[start:])
-		if own := Last(ofRoot(lines[max(0, start-near):start], facts)); own != nil && !untraced.MatchString(facts) {
+		if own := LastTraceback(ofRoot(lines[max(0, start-near):start], facts)); own != nil && !untraced.MatchString(facts) {
 			return own
 		}
 		result.Message = cmp.Or(result.Message, facts)

@@ -342,7 +342,7 @@ Root Cause (first observed failure):
 `, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: rank 3 (local_rank: 1), exitcode -9 (pid: 71), traceback Signal 9 " +
 			"(SIGKILL) received by PID 71 (/opt/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py:277) first "},
 	} {
-		got := Last(Lines([]byte(tc.output)))
+		got := LastTraceback(SplitLines([]byte(tc.output)))
 		if got == nil {
 			t.Errorf("%s: no error", tc.name)
 		} else if text := fmt.Sprintf("%s: %s (%s:%d) first %s", got.Type, got.Message, got.File, got.Line, got.First); text != tc.want {
@@ -373,7 +373,7 @@ Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
 `
 	want := []string{"step 3", "terminate called after throwing an instance of 'gloo::IoException'",
 		"Fatal Python error: Aborted in step (train.py:12)", "step 3 of a child"}
-	if got := Shorten(Lines([]byte(output))); !slices.Equal(got, want) {
+	if got := Shorten(SplitLines([]byte(output))); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	const aborted = `step 3
@@ -383,7 +383,7 @@ frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x80 (0x7f000000
 [rank1]: frame #1: clone3 + 0x11 (0x7f0000000000 in libc.so.6)
 terminate called after throwing an instance of 'c10::DistBackendError'
 `
-	if got := Shorten(Lines([]byte(aborted))); len(got) != 3 || !strings.HasPrefix(got[2], "terminate called") {
+	if got := Shorten(SplitLines([]byte(aborted))); len(got) != 3 || !strings.HasPrefix(got[2], "terminate called") {
 		t.Errorf("got %q, want no C++ stack", got)
 	}
 	const elsewhere = `Fatal Python error: Aborted
@@ -395,7 +395,7 @@ Thread 0x00007fbd1d6b9780 (most recent call first):
   File "/usr/lib/python3/dist-packages/torch/distributed/c10d_logger.py", line 81 in wrapper
   File "train.py", line 5 in <module>
 `
-	if got := Shorten(Lines([]byte(elsewhere))); len(got) != 1 || got[0] != "Fatal Python error: Aborted in <module> (train.py:5)" {
+	if got := Shorten(SplitLines([]byte(elsewhere))); len(got) != 1 || got[0] != "Fatal Python error: Aborted in <module> (train.py:5)" {
 		t.Errorf("got %q, want the place of the main thread", got)
 	}
 	if got := Shorten([]string{"step 3", "  ..."}); len(got) != 2 {
@@ -418,13 +418,13 @@ func FuzzLast(f *testing.F) {
 	f.Add([]byte("10%\r20%\r\xff\n" + strings.Repeat("x", 600)))
 	f.Add([]byte("Traceback (most recent call last):\n" + strings.Repeat("  File \"a.py\", line 99999999999999999999, in f\n", 50) + "E\n"))
 	f.Fuzz(func(t *testing.T, output []byte) {
-		lines := Lines(output)
+		lines := SplitLines(output)
 		for _, line := range lines {
 			if len(line) > longestLine+len("…") || !utf8.ValidString(line) || strings.Contains(line, "\n") {
 				t.Fatalf("line %q", line)
 			}
 		}
-		found := Last(lines)
+		found := LastTraceback(lines)
 		if found == nil {
 			return
 		}

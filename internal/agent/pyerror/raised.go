@@ -47,13 +47,13 @@ func (r Raised) Error() *agent.PythonError {
 	seen := time.Unix(0, int64(r.Time*float64(time.Second))).UTC()
 	// Another process has raised it first, and its traceback is in the message.
 	if slices.ContainsFunc(r.Chain, func(e Exception) bool { return strings.Contains(e.Message, title) }) {
-		if p := Last(Lines([]byte(r.Printed))); p != nil {
+		if p := LastTraceback(SplitLines([]byte(r.Printed))); p != nil {
 			p.Seen = seen
 			return p
 		}
 	}
 	p := r.Chain[0].error()
-	p.Seen, p.Traceback = seen, bounded(shorten(Lines([]byte(r.Printed))))
+	p.Seen, p.Traceback = seen, bounded(shorten(SplitLines([]byte(r.Printed))))
 	if last := len(r.Chain) - 1; last > 0 {
 		first := r.Chain[last].error()
 		p.First = strings.TrimSuffix(first.Type+": "+first.Message, ": ")
@@ -63,7 +63,7 @@ func (r Raised) Error() *agent.PythonError {
 
 func (e Exception) error() *agent.PythonError {
 	p := &agent.PythonError{Type: e.Type}
-	if lines := Lines([]byte(e.Message)); len(lines) > 0 {
+	if lines := SplitLines([]byte(e.Message)); len(lines) > 0 {
 		p.Message = lines[0]
 		if words := NCCLWords(lines[1:]); words != "" {
 			p.Message += "; " + words

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bind lets this thread, and what it starts, run only on the listed processors, as far as the container has them. The kernel then
+// bindCPUs lets this thread, and what it starts, run only on the listed processors, as far as the container has them. The kernel then
 // gives memory of the same NUMA node while that has any. With an empty list nothing changes.
-func bind(list string) error {
+func bindCPUs(list string) error {
 	if list == "" {
 		return nil
 	}

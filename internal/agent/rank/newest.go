@@ -20,7 +20,7 @@ func newestLog(dir string, since time.Time) (newest string) {
 			return fs.SkipAll
 		}
 		if err != nil {
-			return nil //nolint:nilerr // what cannot be read is no log
+			return nil //nolint:nilerr // what cannot be read is not a log
 		}
 		name, _ := filepath.Rel(dir, path) // both are relative, or both absolute
 		if entry.IsDir() {

@@ -59,8 +59,8 @@ func (o *output) lastWords(path string) (tail []string, python *agent.PythonErro
 	return LastWords(path, o.tracebackSeen())
 }
 
-// copy returns when the last writer has closed the pipe.
-func (o *output) copy(from io.Reader) error {
+// copyUntilClosed returns when the last writer has closed the pipe.
+func (o *output) copyUntilClosed(from io.Reader) error {
 	buffer := make([]byte, 256<<10)
 	var overlap []byte
 	for {
@@ -94,7 +94,7 @@ func (o *output) tracebackSeen() time.Time {
 // LastWords returns the last lines of a rank's log and the last Python error in them. seen is when that error began; zero means
 // the time of the last write.
 func LastWords(path string, seen time.Time) (tail []string, python *agent.PythonError) {
-	content, info, err := claimfile.Tail(path, most)
+	content, info, err := claimfile.ReadTail(path, most)
 	if err != nil {
 		return nil, nil
 	}
@@ -105,8 +105,8 @@ func LastWords(path string, seen time.Time) (tail []string, python *agent.Python
 }
 
 func words(content []byte, seen time.Time) (tail []string, python *agent.PythonError) {
-	lines := pyerror.Lines(content)
-	python = pyerror.Last(lines)
+	lines := pyerror.SplitLines(content)
+	python = pyerror.LastTraceback(lines)
 	if python != nil {
 		python.Seen = seen
 	}

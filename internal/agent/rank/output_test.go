@@ -53,7 +53,7 @@ func TestErrorBegins(t *testing.T) {
 			}
 			got.WriteByte(byte('0' + began))
 		}
-		if err := o.copy(read); err != nil || got.String() != tc.want {
+		if err := o.copyUntilClosed(read); err != nil || got.String() != tc.want {
 			t.Errorf("%s: got %s, %v; want %s", name, got.String(), err, tc.want)
 		}
 	}

@@ -149,7 +149,7 @@ func (s *shim) start(command []string, pipe *os.File) (*exec.Cmd, error) {
 	s.killed = facts.ReadMemory(s.sys).Killed
 	// A rank must not outlive its shim, and the kernel ties that to this thread.
 	runtime.LockOSThread()
-	if err := bind(os.Getenv(CPUsVariable)); err != nil {
+	if err := bindCPUs(os.Getenv(CPUsVariable)); err != nil {
 		fmt.Fprintf(os.Stderr, "mlenv-agent rank: rank %d is not bound to processors: %v\n", s.status.Rank, err)
 	}
 	process := exec.Command(command[0], command[1:]...)
@@ -189,7 +189,7 @@ func (s *shim) wait(process *exec.Cmd, output io.Reader) (err error) {
 		})
 	}
 	copied := make(chan error, 1)
-	go func() { copied <- s.output.copy(output) }()
+	go func() { copied <- s.output.copyUntilClosed(output) }()
 	waited := process.Wait()
 	s.status.Exit, s.status.Ended = ExitOf(waited, process.ProcessState), time.Now().UTC()
 	// SIGTERM comes from the agent, or from what ends the other ranks of the node: the supervisor or a launcher. A signal that comes from

@@ -137,7 +137,7 @@ func (d Dir) BeginNode(status agent.JobStatus) (end func(agent.JobStatus) error,
 		err = WriteFile(path, content)
 	}
 	if err != nil {
-		os.Remove(claimfile.Room(path, "end"))
+		os.Remove(claimfile.ReservationPath(path, "end"))
 		d.freeRooms(ranks)
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (d Dir) takeRooms(ranks []int) error {
 func (d Dir) freeRooms(ranks []int) {
 	for _, rank := range ranks {
 		for use := range uses {
-			os.Remove(claimfile.Room(d.RankStatus(rank), use))
+			os.Remove(claimfile.ReservationPath(d.RankStatus(rank), use))
 		}
 	}
 }

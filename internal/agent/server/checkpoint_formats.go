@@ -246,7 +246,7 @@ func whole(path string) bool {
 	if err != nil {
 		return false
 	}
-	end, _, err := claimfile.Tail(path, zipEnd)
+	end, _, err := claimfile.ReadTail(path, zipEnd)
 	switch {
 	case string(begin) == "PK\x03\x04":
 		return err == nil && bytes.Contains(end, []byte("PK\x05\x06"))

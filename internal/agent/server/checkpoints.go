@@ -62,7 +62,7 @@ func (s *Server) checkpoints(w http.ResponseWriter, r *http.Request, search agen
 
 // checkpointsIn finds those in the working directory of a job. Files of its tree are none, whatever their names are.
 func (s *Server) checkpointsIn(ctx context.Context, job string, search agent.CheckpointSearch) ([]agent.Checkpoint, error) {
-	laid, err := treestore.LaidIn(s.config.Paths.state(), job)
+	laid, err := treestore.LaidIn(s.config.Paths.stateDir(), job)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ type finder struct {
 	ctx    context.Context
 	root   string
 	search agent.CheckpointSearch
-	// skip reports whether a file, by its path, is no part of a checkpoint; nil for none.
+	// skip reports whether a file, by its path, is not part of a checkpoint; nil for none.
 	skip func(name string) bool
 	// folders is how many were listed.
 	folders int

@@ -65,20 +65,20 @@ func DefaultPaths() Paths {
 	return Paths{Workspace: agent.Workspace, Datasets: agent.Datasets, Home: agent.Home, Sys: "/sys/fs/cgroup"}
 }
 
-func (p Paths) state() string   { return filepath.Join(p.Workspace, ".mlenv") }
-func (p Paths) trees() string   { return filepath.Join(p.state(), "trees") }
-func (p Paths) runs() string    { return filepath.Join(p.state(), "runs") }
-func (p Paths) current() string { return filepath.Join(cmp.Or(p.Own, p.Workspace), "repo") }
+func (p Paths) stateDir() string { return filepath.Join(p.Workspace, ".mlenv") }
+func (p Paths) treesDir() string { return filepath.Join(p.stateDir(), "trees") }
+func (p Paths) runsDir() string  { return filepath.Join(p.stateDir(), "runs") }
+func (p Paths) current() string  { return filepath.Join(cmp.Or(p.Own, p.Workspace), "repo") }
 func (p Paths) hostfile() string {
 	return filepath.Join(cmp.Or(p.Own, p.Workspace), ".deepspeed", "hostfile")
 }
 func (p Paths) socket() string   { return filepath.Join(p.Home, "run", "agent.sock") }
 func (p Paths) network() string  { return filepath.Join(p.Home, "run", "network.json") }
-func (p Paths) tls() string      { return filepath.Join(p.Home, "tls") }
+func (p Paths) tlsDir() string   { return filepath.Join(p.Home, "tls") }
 func (p Paths) services() string { return filepath.Join(p.Home, "services") }
 
-// front returns the first folder in PATH in a pod that sees more GPUs than it was given.
-func (p Paths) front() string { return filepath.Join(p.Home, "run", "front") }
+// frontDir returns the first folder in PATH in a pod that sees more GPUs than it was given.
+func (p Paths) frontDir() string { return filepath.Join(p.Home, "run", "front") }
 
 // python returns the folder of package pylib. Its name makes its modules installed ones, for whoever reads a stack.
 func (p Paths) python() string { return filepath.Join(p.Home, "run", "site-packages") }
@@ -87,7 +87,7 @@ func (p Paths) python() string { return filepath.Join(p.Home, "run", "site-packa
 func (p Paths) caches() string { return filepath.Join(p.Home, "run", "cache") }
 
 // private returns the folder of the state that each environment has for itself.
-func (p Paths) private() string { return cmp.Or(p.Own, p.state()) }
+func (p Paths) private() string { return cmp.Or(p.Own, p.stateDir()) }
 
 // ReadConfig reads the variables that the environment's StatefulSet sets.
 func ReadConfig(version string, environ []string) (Config, error) {
@@ -110,7 +110,7 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	}
 	c.Name, c.Suffix = text("MLENV_NAME"), text("MLENV_HEADLESS")
 	if shares, _ := agent.Variable(environ, agent.SharesWorkspaceVariable); agent.SharesClaims(c.Name) || shares == "true" {
-		c.Paths.Own = filepath.Join(c.Paths.state(), "environments", c.Name)
+		c.Paths.Own = filepath.Join(c.Paths.stateDir(), "environments", c.Name)
 	}
 	onNode, _ := agent.Variable(environ, agent.NodeCachesVariable)
 	c.NodeCaches = onNode == "true"
@@ -147,12 +147,12 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	return c, err
 }
 
-func (c Config) grace() time.Duration { return cmp.Or(c.StopGrace, agent.DefaultStopGrace) }
+func (c Config) stopGrace() time.Duration { return cmp.Or(c.StopGrace, agent.DefaultStopGrace) }
 
 // containerGrace returns how long ranks have to save when the container ends: its grace, less the time to record how they ended.
 func (c Config) containerGrace() time.Duration {
 	const toRecord = 5 * time.Second // for the record of how the ranks ended
-	grace := c.grace()
+	grace := c.stopGrace()
 	return grace - min(toRecord, grace/3)
 }
 
@@ -167,9 +167,9 @@ func (c Config) Host(node int) string {
 	return fmt.Sprintf("%s-%d.%s", c.Name, node, c.Suffix)
 }
 
-// Peer returns the client of another node's agent.
-func (c Config) Peer(node int) (*agent.Client, error) {
-	credentials, err := agent.ReadCredentials(c.Paths.tls())
+// PeerClient returns the client of another node's agent.
+func (c Config) PeerClient(node int) (*agent.Client, error) {
+	credentials, err := agent.ReadCredentials(c.Paths.tlsDir())
 	if err != nil {
 		return nil, err
 	}

@@ -45,8 +45,8 @@ func TestStopGraceOfANode(t *testing.T) {
 			environ = append(environ, "MLENV_STOP_GRACE="+value)
 		}
 		c, err := ReadConfig("test", environ)
-		if (err == nil) != (want > 0) || err == nil && c.grace() != want {
-			t.Errorf("MLENV_STOP_GRACE=%s: got %s, %v; want %s", value, c.grace(), err, want)
+		if (err == nil) != (want > 0) || err == nil && c.stopGrace() != want {
+			t.Errorf("MLENV_STOP_GRACE=%s: got %s, %v; want %s", value, c.stopGrace(), err, want)
 		}
 	}
 	// The agent records within the container's time how its ranks ended.

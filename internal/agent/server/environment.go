@@ -23,7 +23,7 @@ import (
 // additions returns the variables that the agent adds to the container's, for jobs
 // of every launcher and for shells. They replace no variable of the container.
 func (c Config) additions() map[string]string {
-	state := c.Paths.state()
+	state := c.Paths.stateDir()
 	own := c.ownCache()
 	added := map[string]string{
 		"NODE_RANK":          strconv.Itoa(c.Node),
@@ -52,7 +52,7 @@ func (c Config) additions() map[string]string {
 // datasets lie below HF_HOME, which all nodes share on a shared claim; moving only their locks would let two nodes write one cache.
 // Logins stay on the claim: a user has written them.
 func (c Config) cacheVariables() map[string]string {
-	shared := filepath.Join(c.Paths.state(), "cache", "huggingface")
+	shared := filepath.Join(c.Paths.stateDir(), "cache", "huggingface")
 	if c.NodeCaches {
 		node := c.Paths.caches()
 		return map[string]string{
@@ -121,7 +121,7 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 		if own := network.Set[agent.CUDADevices]; own != "" {
 			result[agent.OwnGPUs] = own
 			// An empty entry would be the current folder.
-			result["PATH"] = strings.TrimSuffix(c.Paths.front()+":"+result["PATH"], ":")
+			result["PATH"] = strings.TrimSuffix(c.Paths.frontDir()+":"+result["PATH"], ":")
 		}
 	}
 	// Without a job there are no ranks: accelerate before 1.13 takes the variable for a launcher's, and waits for the others.
@@ -146,10 +146,10 @@ func (c Config) publicEnvironment() map[string]string {
 
 // linkSMI makes the agent the nvidia-smi of jobs, shells and services.
 func (c Config) linkSMI() error {
-	if err := os.MkdirAll(c.Paths.front(), 0o755); err != nil {
+	if err := os.MkdirAll(c.Paths.frontDir(), 0o755); err != nil {
 		return err
 	}
-	link := filepath.Join(c.Paths.front(), agent.SMI)
+	link := filepath.Join(c.Paths.frontDir(), agent.SMI)
 	if err := os.Symlink(c.Program, link); !errors.Is(err, fs.ErrExist) {
 		return err
 	}

@@ -45,7 +45,7 @@ func TestEnvironmentsShareAClaim(t *testing.T) {
 		t.Errorf("both nodes compile to %s", mine)
 	}
 
-	job := filepath.Join(first.Paths.runs(), "job")
+	job := filepath.Join(first.Paths.runsDir(), "job")
 	if err := os.MkdirAll(job, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestUnreadableRecordPins(t *testing.T) {
 		t.Error("a tree is pinned although there is no job")
 	}
 	// The folder's path has the maximum length, so the path of the record is too long.
-	runs := js.config.Paths.runs()
+	runs := js.config.Paths.runsDir()
 	job := filepath.Join(runs, strings.Repeat("b", 4095-len(runs)-1))
 	if err := os.MkdirAll(job, 0o755); err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func (j *job) dumpUnread(ctx context.Context) {
 		}
 	}
 	for _, pid := range ending {
-		for found, ok := readProcess(pid); ok && !found.dead && pause(ctx, briefly); found, ok = readProcess(pid) {
+		for found, ok := readProcess(pid); ok && !found.dead && sleepContext(ctx, briefly); found, ok = readProcess(pid) {
 		}
 	}
 }
@@ -45,7 +45,7 @@ func (j *job) dumpUnread(ctx context.Context) {
 // hasHandler reports whether the process has a handler for the signal. SigCgt of proc(5) is a mask in hexadecimal, whose lowest bit is
 // signal 1.
 func hasHandler(pid int, signal syscall.Signal) bool {
-	status, _ := os.ReadFile(proc(pid, "status"))
+	status, _ := os.ReadFile(procPath(pid, "status"))
 	_, mask, _ := strings.Cut(string(status), "\nSigCgt:")
 	var caught uint64
 	_, err := fmt.Sscanf(mask, "%x", &caught)

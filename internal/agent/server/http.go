@@ -116,7 +116,7 @@ func answer(w http.ResponseWriter, value any) error {
 // reading decodes the request for a handler.
 func reading[T any](f func(http.ResponseWriter, *http.Request, T) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		request, err := read[T](w, r, maxRequest)
+		request, err := readJSON[T](w, r, maxRequest)
 		if err != nil {
 			return err
 		}
@@ -124,8 +124,8 @@ func reading[T any](f func(http.ResponseWriter, *http.Request, T) error) func(ht
 	}
 }
 
-// read decodes a request of at most so many bytes.
-func read[T any](w http.ResponseWriter, r *http.Request, most int64) (value T, err error) {
+// readJSON decodes a request of at most so many bytes.
+func readJSON[T any](w http.ResponseWriter, r *http.Request, most int64) (value T, err error) {
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, most)).Decode(&value); err != nil {
 		return value, fail.Because(fail.InvalidInput, fmt.Errorf("reading the request %s %s: %w", r.Method, r.URL.Path, err))
 	}

@@ -90,7 +90,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 		processes: &processes{record: status.Record, node: status.Node},
 		own:       config.ownPrograms(), extensions: l.env[extensionsVariable], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]),
 		flightPipe: l.env[flightPipe],
-		scratch:    scratch, notice: notice, grace: config.grace(), status: status, local: config.Local,
+		scratch:    scratch, notice: notice, grace: config.stopGrace(), status: status, local: config.Local,
 		peers: &peers{spec: status.Spec, node: status.Node, host: config.Host}, left: make(chan struct{}),
 	}
 	j.alive, j.end = context.WithCancel(context.Background())
@@ -241,7 +241,7 @@ func (j *job) wait(supervisor *exec.Cmd, result *os.File) {
 	j.updateNCCL()
 	j.processes.close()
 	const room = 1 << 20 // bytes
-	space := facts.Space(string(j.dir))
+	space := facts.VolumeSpace(string(j.dir))
 	var found []agent.Outside
 	if work := j.status.Work; work != "" {
 		found = outside(work, j.local, j.status.Started)
@@ -264,7 +264,7 @@ func readExit(result *os.File) (exit agent.Exit, reported bool) {
 }
 
 func (j *job) finish(exit agent.Exit) {
-	alone := j.peers.alone()
+	alone := j.peers.neverMet()
 	j.mu.Lock()
 	j.status.Alone = alone
 	j.status.Ended = time.Now().UTC()

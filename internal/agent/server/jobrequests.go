@@ -67,7 +67,7 @@ func (s *Server) stopJob(w http.ResponseWriter, r *http.Request, stop agent.Stop
 	return nil
 }
 
-// watchJob sends the status after every change. Growth of a log is no change.
+// watchJob sends the status after every change. Growth of a log is not a change.
 func (s *Server) watchJob(w http.ResponseWriter, r *http.Request) error {
 	status, j, err := s.findJob(r)
 	if err != nil {

@@ -63,8 +63,8 @@ func openJobs(config Config, log *slog.Logger, trees *treestore.Store) *jobs {
 
 // records returns the paths of the records of nodes whose number matches the pattern, of all attempts of all jobs.
 func (js *jobs) records(node string) []string {
-	first, _ := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "node-"+node+".json"))
-	later, _ := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "attempt-*", "node-"+node+".json"))
+	first, _ := filepath.Glob(filepath.Join(js.config.Paths.runsDir(), "*", "node-"+node+".json"))
+	later, _ := filepath.Glob(filepath.Join(js.config.Paths.runsDir(), "*", "attempt-*", "node-"+node+".json"))
 	return append(first, later...)
 }
 
@@ -83,13 +83,13 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 			<-earlier.left // the working directory, which this attempt gets
 		}
 	}
-	folder, err := js.enter(id, spec)
+	folder, err := js.enterWorkDir(id, spec)
 	if err != nil {
 		return status, false, err
 	}
 	j, err := js.launch(id, spec, folder)
 	if err != nil {
-		js.leave(id, folder)
+		js.leaveWorkDir(id, folder)
 		return status, false, err
 	}
 	status, _ = j.snapshot()
@@ -112,8 +112,8 @@ func (js *jobs) isNext(id string, status agent.JobStatus, spec agent.JobSpec) (b
 
 // launch starts the processes of a job in its folder.
 func (js *jobs) launch(id string, spec agent.JobSpec, folder jobFolder) (*job, error) {
-	recordDir := filepath.Join(js.config.Paths.runs(), id, agent.AttemptFolder(spec.Attempt()))
-	l, err := js.config.plan(id, spec, folder, recordDir)
+	recordDir := filepath.Join(js.config.Paths.runsDir(), id, agent.AttemptFolder(spec.Attempt()))
+	l, err := js.config.planLaunch(id, spec, folder, recordDir)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (js *jobs) launch(id string, spec agent.JobSpec, folder jobFolder) (*job, e
 	// The record never holds secrets.
 	spec.SecretEnv = nil
 	status := agent.JobStatus{
-		ID: id, Node: js.config.Node, Environment: js.config.Name, State: agent.Running, Spec: spec, Record: recordDir, Work: folder.work(),
+		ID: id, Node: js.config.Node, Environment: js.config.Name, State: agent.Running, Spec: spec, Record: recordDir, Work: folder.workDir(),
 		Started: time.Now().UTC(), Launcher: agent.Exit{Code: -1},
 	}
 	for _, path := range js.config.removeLocks() {
@@ -188,7 +188,7 @@ func (js *jobs) find(id string) (agent.JobStatus, error) {
 	if !agent.IsJobID(id) {
 		return agent.JobStatus{}, fs.ErrNotExist
 	}
-	dir := record.Newest(filepath.Join(js.config.Paths.runs(), id), js.config.Node)
+	dir := record.Newest(filepath.Join(js.config.Paths.runsDir(), id), js.config.Node)
 	status, err := dir.ReadNode(js.config.Node)
 	if record.Foreign(err) {
 		js.log.Warn("Skipping the record of a job.", "job", id, "error", err)
@@ -273,7 +273,7 @@ func (js *jobs) waitAll() {
 // pinned reports whether a job runs in the tree, on any node, or another environment has switched to it: nodes that share
 // the workspace read each other's records and links. Without a record nothing is pinned, unless the claim cannot be read.
 func (js *jobs) pinned(hash tree.Digest) bool {
-	others, _ := filepath.Glob(filepath.Join(js.config.Paths.state(), "environments", "*", "repo"))
+	others, _ := filepath.Glob(filepath.Join(js.config.Paths.stateDir(), "environments", "*", "repo"))
 	for _, link := range append(others, filepath.Join(js.config.Paths.Workspace, "repo")) {
 		if target, err := os.Readlink(link); err == nil && filepath.Base(target) == string(hash) {
 			return true

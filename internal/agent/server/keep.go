@@ -16,9 +16,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 )
 
-// keep runs a program that the agent itself needs for a job, such as py-spy, as the ranks run: under a keeper, which is the agent's own
+// runKept runs a program that the agent itself needs for a job, such as py-spy, as the ranks run: under a keeper, which is the agent's own
 // program. When keep returns, no process is left that the program has started. It reports how the program ended. The context must end.
-func (p *processes) keep(ctx context.Context, keeper string, command *exec.Cmd) (agent.Exit, error) {
+func (p *processes) runKept(ctx context.Context, keeper string, command *exec.Cmd) (agent.Exit, error) {
 	kept := exec.Command(keeper, slices.Concat([]string{"launch", "--"}, command.Args)...)
 	kept.Dir, kept.Stdout, kept.Stderr = command.Dir, command.Stdout, command.Stderr
 	kept.Env = append(command.Environ(), rank.RunDirVariable+"="+p.record, rank.NodeVariable+"="+strconv.Itoa(p.node))
@@ -79,7 +79,7 @@ func (p *processes) keepers() (pids []int) {
 
 // endKept ends everything below a keeper, and returns when the keeper has ended. One that a process has stopped is killed at last.
 func (p *processes) endKept(keeper int) {
-	for killing := time.Now().Add(supervisorTime); slices.Contains(p.keepers(), keeper); pause(context.Background(), briefly) {
+	for killing := time.Now().Add(supervisorTime); slices.Contains(p.keepers(), keeper); sleepContext(context.Background(), briefly) {
 		for below := range descendants(processTable(), keeper) {
 			_ = syscall.Kill(below, syscall.SIGKILL)
 		}

@@ -40,8 +40,8 @@ type launch struct {
 	keep func(context.Context, *exec.Cmd) (agent.Exit, error)
 }
 
-// plan makes the launch of a job on this node.
-func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded string) (launch, error) {
+// planLaunch makes the launch of a job on this node.
+func (c Config) planLaunch(id string, spec agent.JobSpec, folder jobFolder, recorded string) (launch, error) {
 	l := launch{dir: folder.dir}
 	port := cmp.Or(spec.MasterPort, agent.MasterPort)
 	world := agent.World{Master: c.Host(0), Port: port, Nodes: spec.Nodes, RanksPerNode: spec.RanksPerNode}
@@ -78,7 +78,7 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 		l.env[agent.EarlierWorkVariable] = strings.Join(folder.earlier, ":")
 	}
 	// These logs show which network the ranks really use.
-	nccl.LogTo(l.env, record.Dir(recorded).NCCLLogs(c.Node))
+	nccl.SetLogFiles(l.env, record.Dir(recorded).NCCLLogs(c.Node))
 	if folder.venv != "" && spec.Script != c.Program { // which makes virtual environments, by the image's Python
 		l.env["VIRTUAL_ENV"] = folder.venv
 		l.env["PATH"] = filepath.Join(folder.venv, "bin") + ":" + l.env["PATH"]
@@ -88,7 +88,7 @@ func (c Config) plan(id string, spec agent.JobSpec, folder jobFolder, recorded s
 		return l, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", l.env["PATH"])
 	}
 	l.keep = func(ctx context.Context, command *exec.Cmd) (agent.Exit, error) {
-		return (&processes{record: recorded, node: c.Node}).keep(ctx, c.Program, command)
+		return (&processes{record: recorded, node: c.Node}).runKept(ctx, c.Program, command)
 	}
 	if spec.Launcher == agent.Command {
 		spec.Args = l.expand(spec.Args)

@@ -58,7 +58,7 @@ func TestDevicesOfTheUser(t *testing.T) {
 		}
 	}
 	spec := agent.JobSpec{Launcher: agent.DeepSpeed, RanksPerNode: 2, Nodes: 1, Env: map[string]string{agent.CUDADevices: "3"}}
-	if _, err := c.plan("job", spec, jobFolder{dir: t.TempDir()}, t.TempDir()); err == nil {
+	if _, err := c.planLaunch("job", spec, jobFolder{dir: t.TempDir()}, t.TempDir()); err == nil {
 		t.Error("one GPU for two ranks: want an error")
 	}
 }
@@ -83,7 +83,7 @@ func TestVariablesInArguments(t *testing.T) {
 		agent.Command:  {"--nnodes=2", "--node-rank", "1", "10.0.0.1:29500", "$HOME $NODE_RANKS $$"},
 		agent.Torchrun: given,
 	} {
-		l, err := c.plan("id", agent.JobSpec{Launcher: launcher, Script: "/bin/true", Args: given, Nodes: 2, RanksPerNode: 1},
+		l, err := c.planLaunch("id", agent.JobSpec{Launcher: launcher, Script: "/bin/true", Args: given, Nodes: 2, RanksPerNode: 1},
 			jobFolder{dir: t.TempDir()}, "/record")
 		if err != nil {
 			t.Fatal(err)

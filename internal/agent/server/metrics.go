@@ -32,7 +32,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 	gpus, err := s.recentGPUs(r.Context())
 	all = append(all, gpuMetrics(gpus)...)
 	success.Add(succeeded(err), "collector", "gpu")
-	network, err := networkMetrics(rdma.Root(rdma.SysRootOf(s.config.Environ)))
+	network, err := networkMetrics(rdma.RootFS(rdma.SysRootOf(s.config.Environ)))
 	all = append(all, network...)
 	success.Add(succeeded(err), "collector", "network")
 	var text bytes.Buffer

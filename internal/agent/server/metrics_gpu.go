@@ -38,7 +38,7 @@ func gpuMetrics(gpus []agent.GPU) []promtext.Metric {
 // gpuUse reads the GPUs for the metrics. nvidia-smi takes seconds on some nodes, and several Prometheus servers may ask.
 type gpuUse struct {
 	mu sync.Mutex
-	// reading is closed when the reading in progress has ended, and nil without one.
+	// reading is closed when the reading in progress ends. It is nil if none is in progress.
 	reading chan struct{}
 	at      time.Time
 	gpus    []agent.GPU

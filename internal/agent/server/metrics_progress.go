@@ -24,7 +24,7 @@ const rateTime = time.Minute
 
 // readProgress reads the end of the file; a missing file has no values.
 func readProgress(path string) (p progress) {
-	content, _, err := claimfile.Tail(path, recentMetrics)
+	content, _, err := claimfile.ReadTail(path, recentMetrics)
 	if err != nil {
 		return p
 	}
@@ -65,7 +65,7 @@ type rate struct {
 
 func (r *rate) add(line map[string]any, key string) {
 	value, known := metrics.Number(line, key)
-	at, timed := metrics.Time(line)
+	at, timed := metrics.TimeOf(line)
 	if !known || !timed {
 		return
 	}

@@ -52,7 +52,8 @@ func TestModuleForm(t *testing.T) {
 		agent.TorchrunLauncher: "", agent.Command: ""} {
 		c := Config{Nodes: 1, Program: os.Args[0], Environ: []string{"PATH=" + filepath.Dir(python), "PYTHONPATH=/opt/lib",
 			"HOME=" + os.Getenv("HOME")}}
-		l, err := c.plan("id", agent.JobSpec{Launcher: launcher, Script: "-m pkg.main", Args: []string{"--lr=1"}, Nodes: 1, RanksPerNode: 2},
+		l, err := c.planLaunch("id",
+			agent.JobSpec{Launcher: launcher, Script: "-m pkg.main", Args: []string{"--lr=1"}, Nodes: 1, RanksPerNode: 2},
 			jobFolder{dir: dir}, "/record")
 		if err != nil {
 			t.Errorf("%s: %v", launcher, err)
@@ -92,7 +93,7 @@ func TestModulesThatExist(t *testing.T) {
 		c := Config{Nodes: 1, Program: os.Args[0], Environ: []string{"PATH=" + filepath.Dir(interpreter), "HOME=" + os.Getenv("HOME"),
 			"PYTHONPATH=" + test.pythonPath}}
 		spec := agent.JobSpec{Launcher: agent.Torchrun, Script: test.script, Nodes: 1, RanksPerNode: 2}
-		l, err := c.plan("id", spec, jobFolder{dir: dir}, "/record")
+		l, err := c.planLaunch("id", spec, jobFolder{dir: dir}, "/record")
 		if test.missing != "" {
 			if fail.ReasonOf(err) != fail.ScriptNotFound || !strings.Contains(err.Error(), test.missing) {
 				t.Errorf("%s: got %v, want ScriptNotFound with %q", test.script, err, test.missing)

@@ -38,7 +38,7 @@ type ncclLog struct {
 }
 
 func newNCCLLogs(dir record.Dir, node int, memory rdma.Memlock) *ncclLogs {
-	return &ncclLogs{prefix: dir.NCCLLogs(node), locksAny: memory.Reach() == rdma.Unlimited, files: map[string]*ncclLog{}}
+	return &ncclLogs{prefix: dir.NCCLLogs(node), locksAny: memory.MaxLockable() == rdma.Unlimited, files: map[string]*ncclLog{}}
 }
 
 func (n *ncclLogs) has(path string) bool { return strings.HasPrefix(path, n.prefix) }

@@ -28,9 +28,9 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 	memory, cpu := facts.ReadMemory(cgroup), facts.ReadCPU(cgroup)
 	f := agent.Facts{
 		Health: s.currentHealth(), Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
-		GPUsExpected: facts.Given(s.config.Environ, s.config.GPUs), CPUs: cpus(),
+		GPUsExpected: facts.GivenGPUs(s.config.Environ, s.config.GPUs), CPUs: cpus(),
 		MemoryLimit: memory.Limit, MemoryUsed: memory.Used, MemoryCache: memory.Cache,
-		CPUPeriods: cpu.Periods, CPUThrottled: cpu.Throttled, SharedMemory: facts.Space("/dev/shm"),
+		CPUPeriods: cpu.Periods, CPUThrottled: cpu.Throttled, SharedMemory: facts.VolumeSpace("/dev/shm"),
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),
 		Environment: s.config.publicEnvironment(), Network: s.config.network(), Running: s.jobs.running(),
 	}
@@ -47,7 +47,7 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 // rdma detects the devices at each request: ports go down, and interfaces appear late.
 func (s *Server) rdma(w http.ResponseWriter, r *http.Request, expected rdma.Expected) error {
 	sysRoot := rdma.SysRootOf(s.config.Environ)
-	options := rdma.Options{Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces,
+	options := rdma.Options{Root: rdma.RootFS(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces,
 		Expected: expected}
 	if view, err := s.view(r.Context()); err == nil { // facts report the error
 		options.NVLink = view.nvLink
@@ -113,7 +113,7 @@ func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 	network.CPUs = nil
 	var uuids []string
 	for _, gpu := range view.gpus {
-		network.CPUs = append(network.CPUs, rdma.CPUsNear(rdma.Root(rdma.SysRootOf(s.config.Environ)), gpu.PCI))
+		network.CPUs = append(network.CPUs, rdma.CPUsNear(rdma.RootFS(rdma.SysRootOf(s.config.Environ)), gpu.PCI))
 		uuids = append(uuids, gpu.UUID)
 	}
 	if !view.more {

@@ -29,28 +29,28 @@ func (s *Server) passTree(w http.ResponseWriter, r *http.Request) error {
 	case s.passing <- struct{}{}:
 		defer func() { <-s.passing }()
 	default:
-		return fail.Becausef(fail.SyncFailed, "passing tree %s: %d agents read here already", hash(r), mostPassed)
+		return fail.Becausef(fail.SyncFailed, "passing tree %s: %d agents read here already", treeHash(r), mostPassed)
 	}
 	// A slow reader must not keep others out for ever. Only a test's recorder has no deadlines.
 	control, until := http.NewResponseController(w), time.Now().Add(passTime)
 	_, _ = control.SetReadDeadline(until), control.SetWriteDeadline(until)
-	dir, m, err := s.trees.Held(hash(r))
+	dir, m, err := s.trees.CompleteTree(treeHash(r))
 	if err != nil {
 		return err
 	}
 	const digestLength, others = 67, 64 // in JSON, in bytes: an agent may not fill this one's memory
-	contents, err := read[[]tree.Digest](w, r, int64(digestLength*len(m.Entries)+others))
+	contents, err := readJSON[[]tree.Digest](w, r, int64(digestLength*len(m.Entries)+others))
 	if err != nil {
 		return err
 	}
 	begins := make(map[tree.Digest]int64)
 	if len(contents) > 0 {
-		if begins[contents[0]], err = from(r); err != nil {
+		if begins[contents[0]], err = startOffset(r); err != nil {
 			return err
 		}
 	}
 	if err := tree.WriteContents(r.Context(), w, dir, m, contents, begins); err != nil {
-		s.log.Warn("Passing a tree on failed.", "tree", hash(r), "error", err)
+		s.log.Warn("Passing a tree on failed.", "tree", treeHash(r), "error", err)
 		panic(http.ErrAbortHandler) // the answer has begun: only a broken connection shows that it is incomplete
 	}
 	return nil
@@ -59,15 +59,16 @@ func (s *Server) passTree(w http.ResponseWriter, r *http.Request) error {
 // pullTree receives a planned tree from another agent. It trusts that agent no more than the network: Receive verifies every byte.
 func (s *Server) pullTree(w http.ResponseWriter, r *http.Request, request agent.Pull) error {
 	if request.From < 0 || request.From >= s.config.Nodes || request.From == s.config.Node {
-		return fail.Becausef(fail.InvalidInput, "pulling tree %s from node %d: want another of %d nodes", hash(r), request.From, s.config.Nodes)
+		return fail.Becausef(fail.InvalidInput, "pulling tree %s from node %d: want another of %d nodes", treeHash(r), request.From,
+			s.config.Nodes)
 	}
 	r, done := s.transfers.begin(w, r)
 	defer done()
-	missing, err := s.trees.Missing(hash(r))
+	missing, err := s.trees.Missing(treeHash(r))
 	if err != nil {
 		return err
 	}
-	peer, err := s.config.Peer(request.From)
+	peer, err := s.config.PeerClient(request.From)
 	if err != nil {
 		return err
 	}
@@ -76,10 +77,10 @@ func (s *Server) pullTree(w http.ResponseWriter, r *http.Request, request agent.
 	defer cancel()
 	ctx, heard, stop := agent.WithSilence(ctx, silentTime)
 	defer stop()
-	begun := s.trees.Begun(missing)
-	body, err := peer.TreeContents(ctx, hash(r), missing, begun)
+	begun := s.trees.PartialSize(missing)
+	body, err := peer.TreeContents(ctx, treeHash(r), missing, begun)
 	if err != nil {
-		return fail.Because(fail.SyncFailed, fmt.Errorf("pulling tree %s from node %d: %w", hash(r), request.From, err))
+		return fail.Because(fail.SyncFailed, fmt.Errorf("pulling tree %s from node %d: %w", treeHash(r), request.From, err))
 	}
 	defer body.Close()
 	return s.receive(w, r, begun, io.TeeReader(body, heard))

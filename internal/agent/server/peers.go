@@ -18,8 +18,8 @@ import (
 // exits with 0.
 //
 // A connection counts if a rank has it to the store's port of another node, or at that port from another node, or to any port of a
-// node of the job: with some backends there is no store. On one node only connections to the store count. Whose a closed connection
-// was is not known, so those to the store count for the job, except with torchrun itself, whose launchers meet there too.
+// node of the job: with some backends there is no store. On one node only connections to the store count. The process behind a closed
+// connection is unknown, so those to the store count for the job, except with torchrun itself, whose launchers meet there too.
 type peers struct {
 	spec agent.JobSpec
 	node int
@@ -37,7 +37,7 @@ const (
 	peersSeldom = 5 * time.Second
 )
 
-// expected reports whether the ranks of a job should meet. Programs of launcher command are no ranks.
+// expected reports whether the ranks of a job should meet. Programs of launcher command are not ranks.
 func (p *peers) expected() bool {
 	return p.spec.Launcher != agent.Command && p.spec.Nodes*p.spec.RanksPerNode > 1
 }
@@ -78,8 +78,8 @@ func (p *peers) look(ctx context.Context, ranks []agent.RankStatus) {
 	}
 }
 
-// alone reports whether the job has ended before its ranks met.
-func (p *peers) alone() bool {
+// neverMet reports whether the job has ended before its ranks met.
+func (p *peers) neverMet() bool {
 	if !p.expected() || p.met.Load() {
 		return false
 	}

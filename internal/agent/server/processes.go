@@ -61,12 +61,12 @@ func (p *processes) members() []int {
 
 // environOf returns the environment of a process, with a zero byte before and behind each variable.
 func environOf(pid int) []byte {
-	environ, _ := os.ReadFile(proc(pid, "environ"))
+	environ, _ := os.ReadFile(procPath(pid, "environ"))
 	return append([]byte{0}, environ...)
 }
 
-// proc returns the path of a file of a process.
-func proc(pid int, file string) string { return fmt.Sprintf("/proc/%d/%s", pid, file) }
+// procPath returns the path of a file of a process.
+func procPath(pid int, file string) string { return fmt.Sprintf("/proc/%d/%s", pid, file) }
 
 // descendants of processes, none of process 0.
 func descendants(all []process, of ...int) map[int]bool {
@@ -103,7 +103,7 @@ func processTable() (all []process) {
 }
 
 func readProcess(pid int) (found process, ok bool) {
-	stat, err := os.ReadFile(proc(pid, "stat"))
+	stat, err := os.ReadFile(procPath(pid, "stat"))
 	if err != nil {
 		return found, false
 	}
@@ -133,7 +133,7 @@ func (p *processes) signal(s syscall.Signal) (count int) {
 
 // terminate sends SIGTERM, as soon as there is a process: the supervisor of a new job may not have started the launcher.
 func (p *processes) terminate(ctx context.Context) {
-	for p.signal(syscall.SIGTERM) == 0 && pause(ctx, briefly) {
+	for p.signal(syscall.SIGTERM) == 0 && sleepContext(ctx, briefly) {
 	}
 }
 
@@ -143,13 +143,13 @@ const supervisorTime = 5 * time.Second
 // kill sends SIGKILL until no process is left: one may be forking. The supervisor then ends by itself, and reports how the
 // launcher ended, unless a process of the job has stopped it, with SIGSTOP or as a debugger.
 func (p *processes) kill(ctx context.Context) {
-	for p.signal(syscall.SIGKILL) > 0 && pause(ctx, briefly) {
+	for p.signal(syscall.SIGKILL) > 0 && sleepContext(ctx, briefly) {
 	}
 	supervisor := int(p.supervisor.Load())
 	if supervisor == 0 || syscall.Kill(supervisor, syscall.SIGCONT) != nil {
 		return
 	}
-	if pause(ctx, supervisorTime) && p.supervisor.CompareAndSwap(int64(supervisor), 0) {
+	if sleepContext(ctx, supervisorTime) && p.supervisor.CompareAndSwap(int64(supervisor), 0) {
 		_ = syscall.Kill(supervisor, syscall.SIGKILL)
 	}
 }
@@ -157,8 +157,8 @@ func (p *processes) kill(ctx context.Context) {
 // briefly is the pause between two looks at processes.
 const briefly = 20 * time.Millisecond
 
-// pause waits; it is false once ctx is done.
-func pause(ctx context.Context, duration time.Duration) bool {
+// sleepContext waits; it is false once ctx is done.
+func sleepContext(ctx context.Context, duration time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
@@ -167,9 +167,9 @@ func pause(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// Reap collects orphans, which PID 1 or a subreaper inherits, until ctx is done. The process waits for its own children at
+// ReapOrphans collects orphans, which PID 1 or a subreaper inherits, until ctx is done. The process waits for its own children at
 // once, so a child that is dead for some seconds is an orphan.
-func Reap(ctx context.Context) {
+func ReapOrphans(ctx context.Context) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
 	defer signal.Stop(ended)
@@ -180,7 +180,7 @@ func Reap(ctx context.Context) {
 			return
 		case <-ended:
 		}
-		for dead := deadChildren(); len(dead) > 0 && pause(ctx, patience); dead = deadChildren() {
+		for dead := deadChildren(); len(dead) > 0 && sleepContext(ctx, patience); dead = deadChildren() {
 			for _, child := range dead {
 				_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
 			}
@@ -200,7 +200,7 @@ func endChildren(ctx context.Context) {
 			_ = syscall.Kill(child.pid, syscall.SIGKILL)
 			_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
 		}
-		if len(left) == 0 || !pause(ctx, briefly) {
+		if len(left) == 0 || !sleepContext(ctx, briefly) {
 			return
 		}
 	}
@@ -233,7 +233,7 @@ func Supervise(args []string) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("adopting orphans: %w", err)
 	}
-	go Reap(context.Background())
+	go ReapOrphans(context.Background())
 	go func() {
 		awaitClosed(exitFile)
 		endChildren(context.Background())
@@ -309,7 +309,7 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 			// A shim takes signals once it has a rank, and passes them on.
 			return len(descendants(processTable(), shim)) > 0 && syscall.Kill(shim, syscall.SIGTERM) == nil
 		})
-		if !pause(ctx, briefly) {
+		if !sleepContext(ctx, briefly) {
 			return
 		}
 	}
@@ -320,7 +320,7 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 			_ = syscall.Kill(p.pid, syscall.SIGTERM)
 		}
 	}
-	if !pause(ctx, time.Until(killing)) {
+	if !sleepContext(ctx, time.Until(killing)) {
 		return
 	}
 	for _, shim := range shims {
@@ -328,7 +328,7 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 			_ = syscall.Kill(below, syscall.SIGKILL)
 		}
 	}
-	if pause(ctx, supervisorTime) {
+	if sleepContext(ctx, supervisorTime) {
 		endChildren(ctx)
 	}
 }

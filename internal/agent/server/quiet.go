@@ -48,11 +48,11 @@ func (g *growth) look(files []string, since, now time.Time) (last []time.Time) {
 	return last
 }
 
-// quiet returns how long no log of the node's ranks has grown, nor the metrics, and the same for each rank's own log.
+// quietTime returns how long no log of the node's ranks has grown, nor the metrics, and the same for each rank's own log.
 //
 // Nothing else counts as progress. A rank that waits in NCCL uses a whole processor, so processor time is none; what a rank
 // uses and where it is (Server.stacks) only distinguishes a rank that works in silence from one that waits.
-func (j *job) quiet(now time.Time) (least time.Duration, ofRank []time.Duration) {
+func (j *job) quietTime(now time.Time) (least time.Duration, ofRank []time.Duration) {
 	files := []string{j.dir.LauncherLog(j.status.Node), j.dir.Metrics()} // neither name changes
 	for _, rank := range j.ranks {
 		files = append(files, j.dir.RankLog(rank))
@@ -66,7 +66,7 @@ func (j *job) quiet(now time.Time) (least time.Duration, ofRank []time.Duration)
 // addQuiet adds to the status for how long the job and each live rank have been quiet.
 func (j *job) addQuiet(status *agent.JobStatus) {
 	var ofRank []time.Duration
-	status.Quiet, ofRank = j.quiet(time.Now())
+	status.Quiet, ofRank = j.quietTime(time.Now())
 	status.Ranks = slices.Clone(status.Ranks)
 	for i := range status.Ranks {
 		if r := &status.Ranks[i]; r.Ended.IsZero() && r.LocalRank < len(ofRank) {

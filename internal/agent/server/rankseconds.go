@@ -15,7 +15,7 @@ const recentMetrics = 64 << 10
 
 // rankSeconds returns the key rank_seconds of the last metrics that have it, nil for none.
 func rankSeconds(path string) []float64 {
-	content, _, err := claimfile.Tail(path, recentMetrics)
+	content, _, err := claimfile.ReadTail(path, recentMetrics)
 	if err != nil {
 		return nil
 	}

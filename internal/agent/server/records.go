@@ -20,7 +20,7 @@ func (s *Server) recordFile(r *http.Request) (string, error) {
 	if !agent.IsJobID(id) || name != agent.FabricReport {
 		return "", fail.Becausef(fail.InvalidInput, "finding file %q of record %q: want %s", name, id, agent.FabricReport)
 	}
-	return filepath.Join(s.config.Paths.runs(), id, name), nil
+	return filepath.Join(s.config.Paths.runsDir(), id, name), nil
 }
 
 func (s *Server) readRecord(w http.ResponseWriter, r *http.Request) error {

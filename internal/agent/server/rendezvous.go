@@ -57,9 +57,9 @@ func bestBelow(all []process, pid int, sockets map[string]agent.Rendezvous) (sta
 
 // best returns the furthest that a socket of the process is.
 func best(pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous) {
-	entries, _ := os.ReadDir(proc(pid, "fd"))
+	entries, _ := os.ReadDir(procPath(pid, "fd"))
 	for _, entry := range entries {
-		target, _ := os.Readlink(proc(pid, "fd/"+entry.Name()))
+		target, _ := os.Readlink(procPath(pid, "fd/"+entry.Name()))
 		state = max(state, sockets[target])
 	}
 	return state

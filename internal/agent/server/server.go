@@ -66,7 +66,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	if err := config.prepare(); err != nil {
 		return nil, err
 	}
-	trees, err := treestore.Open(config.Paths.trees(), config.Paths.current())
+	trees, err := treestore.Open(config.Paths.treesDir(), config.Paths.current())
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 		Loopback: config.Loopback, Program: config.Program, HangUp: hangUp, Log: log,
 		Shell: func() (string, map[string]string) { return config.ShellFolder(), config.environment() },
 	})
-	if err := trees.Forget(config.user()); err != nil {
+	if err := trees.Forget(config.sharerName()); err != nil {
 		log.Warn("Working directories of an earlier container are not known.", "error", err)
 	}
 	s.startServices = sync.OnceFunc(func() { close(s.networkSet) })
@@ -137,7 +137,7 @@ func (s *Server) front(handler http.Handler, config *tls.Config) *http.Server {
 func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	// For every connection: the mounted Secret may change.
 	current := func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		credentials, err := agent.ReadCredentials(s.config.Paths.tls())
+		credentials, err := agent.ReadCredentials(s.config.Paths.tlsDir())
 		if err != nil {
 			return nil, fmt.Errorf("reading the node's certificate: %w", err)
 		}

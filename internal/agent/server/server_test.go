@@ -443,17 +443,17 @@ func TestTurn(t *testing.T) {
 			return conn, err
 		})
 		const timeToGetTheTurn, timeToSeeThatItIsTaken = time.Minute, 10 * time.Millisecond
-		release, err := first.Turn(t.Context(), timeToGetTheTurn)
+		release, err := first.WaitForTurn(t.Context(), timeToGetTheTurn)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.Client.Turn(t.Context(), timeToSeeThatItIsTaken); !errors.Is(err, context.Canceled) {
+		if _, err := n.Client.WaitForTurn(t.Context(), timeToSeeThatItIsTaken); !errors.Is(err, context.Canceled) {
 			t.Fatalf("%s: a second client got %v, want no turn", name, err)
 		}
 		end(conn, release)
 		// A client of its own: the other one may still have the connection of its second question, to an agent that has ended.
 		third := agent.NewClient(0, n.Config.Host(0), credentials, n.Dial)
-		if release, err = third.Turn(t.Context(), timeToGetTheTurn); err != nil {
+		if release, err = third.WaitForTurn(t.Context(), timeToGetTheTurn); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		release()

@@ -97,7 +97,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 		doing.Problem = err.Error()
 		j.unread.Store(rank.Rank, true)
 	}
-	pause(ctx, time.Until(began.Add(stackTime)))
+	sleepContext(ctx, time.Until(began.Add(stackTime)))
 	own, children, ioAfter := used(pid, tree)
 	took := time.Since(began)
 	doing.CPU = (own - ownBefore).Seconds() / took.Seconds()
@@ -123,7 +123,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 		doing.Lock = oldestLock(j.extensions)
 	}
 	text.WriteString("\nthreads, as the kernel has them:\n")
-	tasks, _ := os.ReadDir(proc(pid, "task"))
+	tasks, _ := os.ReadDir(procPath(pid, "task"))
 	for _, task := range tasks[:min(len(tasks), maxThreads)] {
 		tid, _ := strconv.Atoi(task.Name())
 		t := readThread(pid, tid)
@@ -137,7 +137,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spyErr error,
 
 // writeThreads writes the stacks of a process's threads, and returns the main thread's frames.
 func writeThreads(text io.Writer, pid int, threads []pythonThread) (main []agent.Frame) {
-	folder, _ := os.Readlink(proc(pid, "cwd"))
+	folder, _ := os.Readlink(procPath(pid, "cwd"))
 	for _, t := range threads {
 		fmt.Fprintf(text, "\nthread %d %q\n", t.ID, t.Name)
 		for i, f := range t.Frames {
@@ -172,7 +172,7 @@ func pythonOf(pid int) (python int, others, tree []int) {
 	tree = append([]int{pid}, slices.Sorted(maps.Keys(descendants(processTable(), pid)))...)
 	var all, ranks []process
 	for _, p := range tree {
-		program, err := os.Readlink(proc(p, "exe"))
+		program, err := os.Readlink(procPath(p, "exe"))
 		found, ok := readProcess(p)
 		if err != nil || !ok || !strings.HasPrefix(filepath.Base(program), "python") {
 			continue
@@ -222,8 +222,8 @@ func busiest(pid int, before, after map[int]time.Duration) string {
 			most, used = child, spent
 		}
 	}
-	name, _ := os.ReadFile(proc(most, "comm"))
-	if program, _ := os.Readlink(proc(most, "exe")); most == 0 || strings.HasPrefix(filepath.Base(program), "python") {
+	name, _ := os.ReadFile(procPath(most, "comm"))
+	if program, _ := os.Readlink(procPath(most, "exe")); most == 0 || strings.HasPrefix(filepath.Base(program), "python") {
 		return ""
 	}
 	return strings.TrimSpace(string(name))
@@ -238,7 +238,7 @@ func used(pid int, tree []int) (own, others time.Duration, moved agent.Bytes) {
 		} else {
 			others += found.cpu
 		}
-		content, _ := os.ReadFile(proc(p, "io"))
+		content, _ := os.ReadFile(procPath(p, "io"))
 		for line := range strings.Lines(string(content)) {
 			// read_bytes has what is read through mappings, rchar what comes from the cache.
 			if key, value, _ := strings.Cut(strings.TrimSpace(line), ": "); slices.Contains([]string{"rchar", "wchar", "read_bytes"}, key) {
@@ -256,7 +256,7 @@ type kernelThread struct{ name, state, waits, stack string }
 // readThread reads what this user may see of a thread; only root may see its stack.
 func readThread(pid, tid int) (t kernelThread) {
 	read := func(file string) string {
-		content, _ := os.ReadFile(proc(pid, fmt.Sprintf("task/%d/%s", tid, file)))
+		content, _ := os.ReadFile(procPath(pid, fmt.Sprintf("task/%d/%s", tid, file)))
 		return string(content)
 	}
 	t.name = strings.TrimSpace(read("comm"))
@@ -321,7 +321,7 @@ func (j *job) runJSON(ctx context.Context, value any, program string, args ...st
 	var output, problem boundedOutput
 	command := exec.Command(program, args...)
 	command.Stdout, command.Stderr = &output, &problem
-	exit, err := j.processes.keep(ctx, j.own.agent, command)
+	exit, err := j.processes.runKept(ctx, j.own.agent, command)
 	if err == nil && exit != (agent.Exit{}) {
 		err = fmt.Errorf("it ended with exit code %d %s", exit.Code, cmp.Or(exit.Signal, exit.Error))
 	}

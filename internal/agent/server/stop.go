@@ -29,7 +29,7 @@ const stopName = "stopping.json"
 // stop sends SIGTERM, and SIGKILL after the grace. A later call counts only if it hastens the end.
 func (j *job) stop(stop agent.Stop) {
 	now := time.Now()
-	quiet, _ := j.quiet(now) // before the signal, which makes ranks print
+	quiet, _ := j.quietTime(now) // before the signal, which makes ranks print
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	grace := cmp.Or(max(stop.Grace, 0), j.status.Spec.Grace, j.grace)
@@ -119,7 +119,7 @@ func (p *processes) warn(ctx context.Context) (handled bool) {
 		if count, handled := p.warnRanks(); count > 0 {
 			return handled
 		}
-		if !pause(starting, briefly) {
+		if !sleepContext(starting, briefly) {
 			p.terminate(ctx)
 			return true
 		}
@@ -175,19 +175,19 @@ func savers(pid int, children map[int][]int) (chosen []int) {
 
 // isShim reports whether a process is the shim of a rank.
 func isShim(pid int) bool {
-	line, _ := os.ReadFile(proc(pid, "cmdline"))
+	line, _ := os.ReadFile(procPath(pid, "cmdline"))
 	arguments := bytes.Split(line, []byte{0})
 	return len(arguments) > 2 && string(arguments[1]) == "rank" && string(arguments[2]) == "--"
 }
 
 func isPython(pid int) bool {
-	path, _ := os.Readlink(proc(pid, "exe"))
+	path, _ := os.Readlink(procPath(pid, "exe"))
 	return strings.HasPrefix(filepath.Base(path), "python")
 }
 
 // handlesTerm reports whether a process has a handler for SIGTERM, by the mask that the kernel shows.
 func handlesTerm(pid int) bool {
-	status, _ := os.ReadFile(proc(pid, "status"))
+	status, _ := os.ReadFile(procPath(pid, "status"))
 	for line := range strings.Lines(string(status)) {
 		mask, ok := strings.CutPrefix(line, "SigCgt:")
 		if !ok {

@@ -17,33 +17,33 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-func hash(r *http.Request) tree.Digest { return tree.Digest(r.PathValue("hash")) }
+func treeHash(r *http.Request) tree.Digest { return tree.Digest(r.PathValue("hash")) }
 
 func (s *Server) planTree(w http.ResponseWriter, r *http.Request) error {
-	manifest, err := read[tree.Manifest](w, r, maxManifest)
+	manifest, err := readJSON[tree.Manifest](w, r, maxManifest)
 	if err != nil {
 		return err
 	}
 	s.transfers.endEarlier(r)
-	present, missing, err := s.trees.Plan(manifest, hash(r))
+	present, missing, err := s.trees.Plan(manifest, treeHash(r))
 	if err != nil {
 		return err
 	}
-	return answer(w, agent.TreePlan{Present: present, Missing: missing, Begun: s.trees.Begun(missing)})
+	return answer(w, agent.TreePlan{Present: present, Missing: missing, Begun: s.trees.PartialSize(missing)})
 }
 
-// from reads at which byte the first content of a transfer continues.
-func from(r *http.Request) (int64, error) {
+// startOffset reads at which byte the first content of a transfer continues.
+func startOffset(r *http.Request) (int64, error) {
 	text := cmp.Or(r.URL.Query().Get("from"), "0")
 	from, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || from < 0 {
-		return 0, fail.Becausef(fail.InvalidInput, "passing contents of tree %s: from %q: want bytes", hash(r), text)
+		return 0, fail.Becausef(fail.InvalidInput, "passing contents of tree %s: from %q: want bytes", treeHash(r), text)
 	}
 	return from, nil
 }
 
 func (s *Server) receiveTree(w http.ResponseWriter, r *http.Request) error {
-	from, err := from(r)
+	from, err := startOffset(r)
 	if err != nil {
 		return err
 	}
@@ -53,18 +53,18 @@ func (s *Server) receiveTree(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) receive(w http.ResponseWriter, r *http.Request, from int64, body io.Reader) error {
-	if err := s.trees.Receive(r.Context(), hash(r), from, body); err != nil {
+	if err := s.trees.Receive(r.Context(), treeHash(r), from, body); err != nil {
 		return err
 	}
-	return answer(w, agent.TreeState{Hash: hash(r)})
+	return answer(w, agent.TreeState{Hash: treeHash(r)})
 }
 
 func (s *Server) switchTree(w http.ResponseWriter, r *http.Request, request agent.Switch) error {
-	if err := s.trees.Switch(hash(r), request.Venv); err != nil {
+	if err := s.trees.Switch(treeHash(r), request.Venv); err != nil {
 		return err
 	}
 	s.background.Go(s.collect)
-	return answer(w, agent.TreeState{Hash: hash(r)})
+	return answer(w, agent.TreeState{Hash: treeHash(r)})
 }
 
 // collect removes what no job needs any more, unless it is doing so: files of ended jobs, old trees, old virtual environments.
@@ -85,10 +85,10 @@ func (s *Server) collect() {
 }
 
 func (s *Server) tree(w http.ResponseWriter, r *http.Request) error {
-	if _, err := s.pathOf(hash(r)); err != nil {
+	if _, err := s.pathOf(treeHash(r)); err != nil {
 		return err
 	}
-	return answer(w, agent.TreeState{Hash: hash(r)})
+	return answer(w, agent.TreeState{Hash: treeHash(r)})
 }
 
 func (s *Server) pathOf(hash tree.Digest) (string, error) {
@@ -101,7 +101,7 @@ func (s *Server) pathOf(hash tree.Digest) (string, error) {
 
 // script answers which arguments of launchers a script takes.
 func (s *Server) script(w http.ResponseWriter, r *http.Request) error {
-	dir, err := s.pathOf(hash(r))
+	dir, err := s.pathOf(treeHash(r))
 	if err != nil {
 		return err
 	}

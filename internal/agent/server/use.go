@@ -88,8 +88,8 @@ func entered(all []process, self int, isAgent func(pid int) bool) bool {
 
 // isAgent reports whether a process runs the program of this one, or has ended.
 func isAgent(pid int) bool {
-	own, err := os.Stat(proc(os.Getpid(), "exe"))
-	other, gone := os.Stat(proc(pid, "exe"))
+	own, err := os.Stat(procPath(os.Getpid(), "exe"))
+	other, gone := os.Stat(procPath(pid, "exe"))
 	return gone != nil || err == nil && os.SameFile(own, other)
 }
 

@@ -21,7 +21,7 @@ func TestVariablesAreDocumented(t *testing.T) {
 	for _, launcher := range []agent.Launcher{agent.DeepSpeed, agent.Torchrun} {
 		// The job cannot start, because PATH has no program, but plan sets its variables.
 		spec := agent.JobSpec{Launcher: launcher, Nodes: 1, RanksPerNode: 2}
-		l, err := Config{Nodes: 1}.plan("id", spec, jobFolder{venv: "/venv", earlier: []string{"/work"}}, "/record")
+		l, err := Config{Nodes: 1}.planLaunch("id", spec, jobFolder{venv: "/venv", earlier: []string{"/work"}}, "/record")
 		if err == nil || len(l.env) < 20 {
 			t.Fatalf("got %v, %v; want the variables of a job and no python3", l.env, err)
 		}
@@ -37,7 +37,7 @@ func TestVariablesAreDocumented(t *testing.T) {
 func TestVenvOfJob(t *testing.T) {
 	for script, want := range map[string]string{"/bin/true": "/venv", os.Args[0]: ""} {
 		spec := agent.JobSpec{Launcher: agent.Command, Script: script, Nodes: 1, RanksPerNode: 1}
-		l, err := Config{Nodes: 1, Program: os.Args[0]}.plan("id", spec, jobFolder{venv: "/venv"}, "/record")
+		l, err := Config{Nodes: 1, Program: os.Args[0]}.planLaunch("id", spec, jobFolder{venv: "/venv"}, "/record")
 		if err != nil || l.env["VIRTUAL_ENV"] != want || strings.HasPrefix(l.env["PATH"], "/venv/bin:") != (want != "") {
 			t.Errorf("%s: in %q with PATH %q, %v; want %q", script, l.env["VIRTUAL_ENV"], l.env["PATH"], err, want)
 		}

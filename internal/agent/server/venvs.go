@@ -23,8 +23,8 @@ const (
 	unusedVenvs = 14 * 24 * time.Hour
 )
 
-// venv finds the virtual environment of a tree's jobs for the Python of this node's image, "" for none. The caller holds the lock.
-func (js *jobs) venv(base string) (dir string, err error) {
+// venvFor finds the virtual environment of a tree's jobs for the Python of this node's image, "" for none. The caller holds the lock.
+func (js *jobs) venvFor(base string) (dir string, err error) {
 	if base == "" {
 		return "", nil
 	}
@@ -56,7 +56,8 @@ func (js *jobs) identifyPython() ([]byte, error) {
 	var output, problem boundedOutput
 	command := exec.Command(program, "-I", "-c", venv.Identify)
 	command.Env, command.Stdout, command.Stderr = js.config.Environ, &output, &problem
-	exit, err := (&processes{record: filepath.Join(js.config.Paths.state(), "python"), node: js.config.Node}).keep(ctx, own.agent, command)
+	keeper := &processes{record: filepath.Join(js.config.Paths.stateDir(), "python"), node: js.config.Node}
+	exit, err := keeper.runKept(ctx, own.agent, command)
 	if err == nil && exit != (agent.Exit{}) {
 		err = errors.New(string(bytes.TrimSpace(problem)))
 	}
@@ -77,7 +78,7 @@ func (js *jobs) busy() bool {
 
 // collectVenvs removes virtual environments that have not been used for long.
 func (js *jobs) collectVenvs() error {
-	removed, err := venv.Collect(filepath.Join(js.config.Paths.state(), "venvs"), keptVenvs, unusedVenvs, js.busy)
+	removed, err := venv.Collect(filepath.Join(js.config.Paths.stateDir(), "venvs"), keptVenvs, unusedVenvs, js.busy)
 	if len(removed) > 0 {
 		js.log.Info("Removed virtual environments that have not been used for long.", "names", removed)
 	}

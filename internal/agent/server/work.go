@@ -28,20 +28,20 @@ type jobFolder struct {
 	earlier []string
 }
 
-// work returns the job's own working directory, "" for none.
-func (f jobFolder) work() string {
+// workDir returns the job's own working directory, "" for none.
+func (f jobFolder) workDir() string {
 	if f.shared {
 		return ""
 	}
 	return f.dir
 }
 
-// user returns this node's name among the nodes that share a working directory.
-func (c Config) user() string { return c.Name + "-" + strconv.Itoa(c.Node) }
+// sharerName returns this node's name among the nodes that share a working directory.
+func (c Config) sharerName() string { return c.Name + "-" + strconv.Itoa(c.Node) }
 
-// enter lays the working directory of a job. Without a tree a job runs in the workspace. The installation of requirements starts in the
-// tree itself, which it copies for pip.
-func (js *jobs) enter(id string, spec agent.JobSpec) (f jobFolder, err error) {
+// enterWorkDir lays the working directory of a job. Without a tree a job runs in the workspace. The installation of requirements starts in
+// the tree itself, which it copies for pip.
+func (js *jobs) enterWorkDir(id string, spec agent.JobSpec) (f jobFolder, err error) {
 	if spec.Tree == "" {
 		return jobFolder{dir: js.config.Paths.Workspace, shared: true}, nil
 	}
@@ -49,13 +49,13 @@ func (js *jobs) enter(id string, spec agent.JobSpec) (f jobFolder, err error) {
 		return jobFolder{dir: f.dir, shared: true}, nil
 	}
 	if err == nil {
-		if f.venv, err = js.venv(js.trees.Venv(spec.Tree)); err != nil {
+		if f.venv, err = js.venvFor(js.trees.Venv(spec.Tree)); err != nil {
 			return f, err
 		}
 		if err := js.trees.CleanUp(); err != nil {
 			js.log.Warn("Files of trees stay in working directories of ended jobs.", "error", err)
 		}
-		f.dir, err = js.trees.Lay(spec.Tree, id, js.config.user())
+		f.dir, err = js.trees.CreateWork(spec.Tree, id, js.config.sharerName())
 	}
 	if err != nil {
 		err = fail.Becausef(fail.SyncFailed, "starting job %s: tree %s on node %d: %w", id, spec.Tree, js.config.Node, err)
@@ -71,7 +71,7 @@ func (js *jobs) enter(id string, spec agent.JobSpec) (f jobFolder, err error) {
 
 // occupy shows that the job uses its working directory until it has ended, and then deletes what it left unchanged.
 func (js *jobs) occupy(j *job, id string, folder jobFolder) {
-	if folder.work() == "" {
+	if folder.workDir() == "" {
 		return
 	}
 	ticker := time.NewTicker(renewEvery)
@@ -79,21 +79,21 @@ func (js *jobs) occupy(j *job, id string, folder jobFolder) {
 	for {
 		select {
 		case <-ticker.C:
-			if err := js.trees.Renew(id, js.config.user()); err != nil {
+			if err := js.trees.RenewWork(id, js.config.sharerName()); err != nil {
 				js.log.Warn("Another node may take the working directory of a job for abandoned.", "job", id, "error", err)
 			}
 		case <-j.alive.Done():
-			js.leave(id, folder)
+			js.leaveWorkDir(id, folder)
 			return
 		}
 	}
 }
 
-func (js *jobs) leave(id string, folder jobFolder) {
-	if folder.work() == "" {
+func (js *jobs) leaveWorkDir(id string, folder jobFolder) {
+	if folder.workDir() == "" {
 		return
 	}
-	if err := js.trees.Leave(id, js.config.user()); err != nil {
+	if err := js.trees.LeaveWork(id, js.config.sharerName()); err != nil {
 		js.log.Warn("Files of the tree stay in the working directory of a job.", "job", id, "error", err)
 	}
 }
@@ -119,7 +119,7 @@ func (js *jobs) earlier(id, series string) (ids []string) {
 // anyRecord reads a node's record of the first attempt that has one.
 func (js *jobs) anyRecord(job string) (agent.JobStatus, bool) {
 	for _, folder := range []string{"", agent.AttemptFolder(2)} {
-		dir := record.Dir(filepath.Join(js.config.Paths.runs(), job, folder))
+		dir := record.Dir(filepath.Join(js.config.Paths.runsDir(), job, folder))
 		entries, _ := os.ReadDir(string(dir))
 		for _, e := range entries {
 			node, ok := record.NodeOf(e.Name())

@@ -33,7 +33,7 @@ type program struct {
 // The arguments of code-server require the password whatever its configuration says. TensorBoard has no authentication, and a
 // configuration in the image can turn Jupyter's off: these two run behind the agent's gate.
 func (o Options) program(s agent.Service, credential string) program {
-	p := program{executable: s.Name, dir: o.Workspace, public: join(o.Public, s.Port), listens: join(o.Loopback, s.Port)}
+	p := program{executable: s.Name, dir: o.Workspace, public: hostPort(o.Public, s.Port), listens: hostPort(o.Loopback, s.Port)}
 	shell := o.find("bash")
 	if shell == "" {
 		shell = "/bin/sh"
@@ -52,7 +52,7 @@ func (o Options) program(s agent.Service, credential string) program {
 		env["PASSWORD"] = credential
 	case agent.Jupyter:
 		p.executable = "jupyter-lab"
-		p.listens = join(o.Loopback, s.Port+behind)
+		p.listens = hostPort(o.Loopback, s.Port+behind)
 		p.gate = newGate(s, credential, p.listens, "token "+credential)
 		p.args = []string{
 			"--no-browser", "--ServerApp.allow_root=True", "--ServerApp.ip=" + o.Loopback, "--ServerApp.port=" + strconv.Itoa(s.Port+behind),
@@ -67,7 +67,7 @@ func (o Options) program(s agent.Service, credential string) program {
 		// Jupyter writes the token there, and it must not stay on the claim.
 		env["JUPYTER_RUNTIME_DIR"] = filepath.Join(o.Run, "jupyter")
 	case agent.TensorBoard:
-		p.listens = join(o.Loopback, s.Port+behind)
+		p.listens = hostPort(o.Loopback, s.Port+behind)
 		p.gate = newGate(s, credential, p.listens, "")
 		p.dir = filepath.Join(o.Workspace, filepath.Base(agent.TensorBoardDir))
 		p.args = []string{"--logdir=" + p.dir, "--host=" + o.Loopback, "--port=" + strconv.Itoa(s.Port+behind)}

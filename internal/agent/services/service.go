@@ -162,7 +162,7 @@ func (s *service) change(f func(*agent.ServiceStatus)) {
 	f(&s.status)
 }
 
-func (s *service) now() agent.ServiceStatus {
+func (s *service) currentStatus() agent.ServiceStatus {
 	s.mu.Lock()
 	status := s.status
 	s.mu.Unlock()

@@ -159,9 +159,9 @@ func (m *Manager) Status() []agent.ServiceStatus {
 	defer m.mu.Unlock()
 	var all []agent.ServiceStatus
 	for _, name := range slices.Sorted(maps.Keys(m.live)) {
-		all = append(all, m.live[name].now())
+		all = append(all, m.live[name].currentStatus())
 	}
 	return all
 }
 
-func join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

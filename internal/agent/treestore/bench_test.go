@@ -79,10 +79,10 @@ func BenchmarkLay(b *testing.B) {
 	dir, m := manyFiles(b)
 	hash, _ := receive(b, w.Store, dir, m)
 	for b.Loop() {
-		if _, err := w.Lay(hash, "job", "node"); err != nil {
+		if _, err := w.CreateWork(hash, "job", "node"); err != nil {
 			b.Fatal(err)
 		}
-		if err := w.Leave("job", "node"); err != nil {
+		if err := w.LeaveWork("job", "node"); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -32,7 +32,7 @@ func (s *Store) Collect(keep int, pinned func(tree.Digest) bool) (removed []tree
 }
 
 func (s *Store) collect(keep int, pinned func(tree.Digest) bool) (removed []tree.Digest, err error) {
-	trees, err := s.trees()
+	trees, err := s.listTrees()
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (s *Store) remove(hash tree.Digest) error {
 	if err != nil {
 		m = namedManifest{} // lost in a crash: all files stay
 	}
-	if _, err := s.newRemover(s.treeDir(hash), m, s.index(hash, removingSuffix)).empty("."); err != nil {
+	if _, err := s.newRemover(s.treeDir(hash), m, s.index(hash, removingSuffix)).emptyFolder("."); err != nil {
 		return err
 	}
 	for _, suffix := range []string{metaSuffix, manifestSuffix, removingSuffix} {
@@ -104,9 +104,9 @@ func (s *Store) newRemover(dir string, m namedManifest, known index) *remover {
 	return r
 }
 
-// empty removes sync's unchanged entries from a folder, and sync's folder if it is empty then. It walks the real folder and
+// emptyFolder removes sync's unchanged entries from a folder, and sync's folder if it is empty then. It walks the real folder and
 // follows no link.
-func (r *remover) empty(folder string) (gone bool, err error) {
+func (r *remover) emptyFolder(folder string) (gone bool, err error) {
 	entries, err := os.ReadDir(filepath.Join(r.dir, folder))
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -119,7 +119,7 @@ func (r *remover) empty(folder string) (gone bool, err error) {
 		name := filepath.Join(folder, e.Name())
 		gone := false
 		if e.IsDir() {
-			gone, err = r.empty(name)
+			gone, err = r.emptyFolder(name)
 		} else if r.unchanged(name) || r.caches && r.compiled(name) {
 			gone, err = true, os.Remove(filepath.Join(r.dir, name))
 		}
@@ -158,7 +158,7 @@ func (r *remover) unchanged(name string) bool {
 	if now, err := stampAt(path); err != nil || now.size != e.Size {
 		return false // without reading it: it may be large
 	}
-	_, holds := r.store.holds(path, e.Content, r.stamps[e.Path], true)
+	_, holds := r.store.hasContent(path, e.Content, r.stamps[e.Path], true)
 	return holds
 }
 

@@ -191,7 +191,7 @@ func TestCollectDropsScraps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scraps := []string{left.dir, w.kept(missing[0]), w.sibling(m.Hash(), manifestSuffix)}
+	scraps := []string{left.dir, w.partialPath(missing[0]), w.sibling(m.Hash(), manifestSuffix)}
 	if _, err := w.Collect(1, nobody); err != nil {
 		t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ type inspection struct {
 	stamps []stamp
 }
 
-func (i inspection) whole() bool { return i.folders && !slices.Contains(i.right, false) }
+func (i inspection) complete() bool { return i.folders && !slices.Contains(i.right, false) }
 
 // inspect compares a tree's folder with its manifest. It reads files unless the known index recognises them, and ignores other
 // files. The store is locked.
@@ -113,7 +113,7 @@ func (s *Store) inspect(hash tree.Digest, m namedManifest, known index) (inspect
 		switch e.Kind {
 		case tree.File:
 			r, ok := records[e.Path]
-			now, holds := s.holds(path, e.Content, r.stamp, ok && r.content == e.Content && known.boot == s.boot)
+			now, holds := s.hasContent(path, e.Content, r.stamp, ok && r.content == e.Content && known.boot == s.boot)
 			// The recorded mode is right too: some file systems know no executable bit.
 			found.stamps[i], found.right[i] = now, holds && (now.executable() == e.Executable || now.mode == r.stamp.mode)
 		case tree.Link:
@@ -156,8 +156,8 @@ func removeFile(path string) error {
 	return nil
 }
 
-// holds reports whether the file at path has a content: by a trusted stamp, else by reading it. It returns the stamp to record.
-func (s *Store) holds(path string, want tree.Digest, known stamp, trusted bool) (stamp, bool) {
+// hasContent reports whether the file at path has a content: by a trusted stamp, else by reading it. It returns the stamp to record.
+func (s *Store) hasContent(path string, want tree.Digest, known stamp, trusted bool) (stamp, bool) {
 	now, err := stampAt(path)
 	if err != nil {
 		return stamp{}, false

@@ -40,8 +40,8 @@ func (s *Store) Missing(hash tree.Digest) ([]tree.Digest, error) {
 	return s.missing(m.Manifest)
 }
 
-// Held returns the folder and the manifest of a complete tree.
-func (s *Store) Held(hash tree.Digest) (dir string, m tree.Manifest, err error) {
+// CompleteTree returns the folder and the manifest of a complete tree.
+func (s *Store) CompleteTree(hash tree.Digest) (dir string, m tree.Manifest, err error) {
 	if dir, err = s.Path(hash); err != nil {
 		return "", m, err
 	}
@@ -60,7 +60,7 @@ func (s *Store) lockedPresent(hash tree.Digest, m namedManifest) (bool, error) {
 	defer unlock()
 	known := s.index(hash, indexSuffix)
 	found, err := s.inspect(hash, m, known)
-	if err != nil || !found.whole() {
+	if err != nil || !found.complete() {
 		return false, err
 	}
 	return true, s.certify(hash, m, found.stamps, known)

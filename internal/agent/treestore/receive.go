@@ -54,10 +54,10 @@ func (s *Store) Receive(ctx context.Context, hash tree.Digest, from int64, body 
 
 // fill makes the tree complete.
 func (st *stage) fill(ctx context.Context, from int64, body io.Reader) error {
-	if err := st.lay(); err != nil {
+	if err := st.createFolders(); err != nil {
 		return err
 	}
-	if err := st.take(); err != nil {
+	if err := st.copyLocal(); err != nil {
 		return err
 	}
 	if err := st.read(ctx, from, body); err != nil {
@@ -118,7 +118,7 @@ func (st *stage) read(ctx context.Context, from int64, body io.Reader) error {
 func (st *stage) keepArrived() error {
 	var wrong []error
 	for _, i := range st.arrived {
-		err := os.Rename(st.path(i), st.store.kept(st.Entries[i].Content))
+		err := os.Rename(st.path(i), st.store.partialPath(st.Entries[i].Content))
 		if !errors.Is(err, fs.ErrNotExist) { // in its place already
 			wrong = append(wrong, err)
 		}
@@ -135,7 +135,7 @@ func (s *Store) dropKept(st *stage) error {
 	sizes := st.Sizes()
 	for _, k := range kept {
 		if _, ok := sizes[tree.Digest(k.Name())]; ok {
-			err = errors.Join(err, removeFile(s.kept(tree.Digest(k.Name()))))
+			err = errors.Join(err, removeFile(s.partialPath(tree.Digest(k.Name()))))
 		}
 	}
 	return err
@@ -165,7 +165,7 @@ func (s *Store) mend(hash tree.Digest, st *stage) error {
 	if err != nil {
 		return err
 	}
-	if found.whole() {
+	if found.complete() {
 		return s.certify(hash, st.namedManifest, found.stamps, known)
 	}
 	if err := removeFile(s.sibling(hash, indexSuffix)); err != nil {

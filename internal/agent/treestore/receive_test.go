@@ -445,7 +445,7 @@ func interrupted(t *testing.T, w workspace) (dir string, m tree.Manifest, begun 
 		t.Fatal(err)
 	}
 	_, missing, err = w.Plan(m, m.Hash())
-	if begun = w.Begun(missing); err != nil || len(missing) != 1 || begun < bytesThatAreKept {
+	if begun = w.PartialSize(missing); err != nil || len(missing) != 1 || begun < bytesThatAreKept {
 		t.Fatalf("%d contents are missing, of the first %d bytes are here, %v", len(missing), begun, err)
 	}
 	return dir, m, begun, func() io.Reader {
@@ -496,10 +496,10 @@ func TestWhatIsNoPartIsNotContinued(t *testing.T) {
 		content := m.Entries[1].Content
 		other := filepath.Join(w.dir, "other")
 		whole := bytes.Repeat([]byte("x"), 1<<20)
-		if err := errors.Join(os.WriteFile(other, whole, 0o644), os.Remove(w.kept(content))); err != nil {
+		if err := errors.Join(os.WriteFile(other, whole, 0o644), os.Remove(w.partialPath(content))); err != nil {
 			t.Fatal(err)
 		}
-		if err := put(w.kept(content), other); err != nil {
+		if err := put(w.partialPath(content), other); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.Receive(t.Context(), m.Hash(), begun, rest()); fail.ReasonOf(err) != fail.SyncFailed {
@@ -508,8 +508,8 @@ func TestWhatIsNoPartIsNotContinued(t *testing.T) {
 		if got, err := os.ReadFile(other); err != nil || !bytes.Equal(got, whole) {
 			t.Errorf("%s: another file has %d bytes now, %v", name, len(got), err)
 		}
-		if _, missing, err := w.Plan(m, m.Hash()); err != nil || w.Begun(missing) != 0 {
-			t.Errorf("%s: byte %d is next, %v", name, w.Begun(missing), err)
+		if _, missing, err := w.Plan(m, m.Hash()); err != nil || w.PartialSize(missing) != 0 {
+			t.Errorf("%s: byte %d is next, %v", name, w.PartialSize(missing), err)
 		}
 		receive(t, w.Store, dir, m)
 		w.wantTree(t, m.Hash(), reads(t, dir))
@@ -529,7 +529,7 @@ func TestKeptContentsOfOthersStay(t *testing.T) {
 		t.Fatal("Receive accepted a tree with half of its contents")
 	}
 	other := tree.Digest(strings.Repeat("0", len(missing[0])))
-	if err := os.WriteFile(w.kept(other), nil, 0o600); err != nil {
+	if err := os.WriteFile(w.partialPath(other), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, w.Store, dir, m)
@@ -551,7 +551,7 @@ func TestKeptContentsAreRead(t *testing.T) {
 	if err := w.Receive(t.Context(), hash, 0, stream(t, dir, m, missing[:1])); err == nil {
 		t.Fatal("Receive accepted a tree with half of its contents")
 	}
-	if err := replaceFile(w.kept(missing[0]), "eno"); err != nil {
+	if err := replaceFile(w.partialPath(missing[0]), "eno"); err != nil {
 		t.Fatal(err)
 	}
 	if _, again, err := w.Plan(m, hash); err != nil || len(again) != 2 {

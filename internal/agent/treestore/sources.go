@@ -49,7 +49,7 @@ func (s *Store) sources(sizes map[tree.Digest]int64) (found map[tree.Digest][]so
 			found[content] = append(others, from) // else it is the same file by another name
 		}
 	}
-	trees, err := s.trees()
+	trees, err := s.listTrees()
 	if err != nil {
 		return nil, "", err
 	}
@@ -78,8 +78,8 @@ func (s *Store) sources(sizes map[tree.Digest]int64) (found map[tree.Digest][]so
 	return found, begun, nil
 }
 
-// Begun returns how many bytes of the first missing content are here, from a transfer that broke off.
-func (s *Store) Begun(missing []tree.Digest) int64 {
+// PartialSize returns how many bytes of the first missing content are here, from a transfer that broke off.
+func (s *Store) PartialSize(missing []tree.Digest) int64 {
 	if len(missing) == 0 {
 		return 0
 	}
@@ -88,20 +88,20 @@ func (s *Store) Begun(missing []tree.Digest) int64 {
 
 // size returns the size of a kept content, 0 if there is none.
 func (s *Store) size(content tree.Digest) int64 {
-	now, _ := stampAt(s.kept(content))
+	now, _ := stampAt(s.partialPath(content))
 	return now.size
 }
 
 // has reports whether a source, a file at path, has a content. It removes a kept one that was damaged.
 func (s *Store) has(from source, path string, content tree.Digest) (now stamp, ok bool) {
-	if now, ok = s.holds(path, content, from.stamp, from.trusted); !ok && path == s.kept(content) {
+	if now, ok = s.hasContent(path, content, from.stamp, from.trusted); !ok && path == s.partialPath(content) {
 		claimfile.RemoveAll(s.root, path)
 	}
 	return now, ok
 }
 
-// kept returns the path of a content from a broken transfer.
-func (s *Store) kept(content tree.Digest) string {
+// partialPath returns the path of a content from a broken transfer.
+func (s *Store) partialPath(content tree.Digest) string {
 	return filepath.Join(s.root, keptFolder, string(content))
 }
 
@@ -112,8 +112,8 @@ type storedTree struct {
 	used time.Time
 }
 
-// trees lists the complete trees, last used first.
-func (s *Store) trees() ([]storedTree, error) {
+// listTrees lists the complete trees, last used first.
+func (s *Store) listTrees() ([]storedTree, error) {
 	entries, err := os.ReadDir(s.root)
 	if err != nil {
 		return nil, err

@@ -66,7 +66,7 @@ func (st *stage) settle(entry int, continued bool) error {
 	}
 	if e.Size > small {
 		// If the node fails now, this content need not be sent again, unless the volume has no hard links.
-		_ = os.Link(path, st.store.kept(e.Content))
+		_ = os.Link(path, st.store.partialPath(e.Content))
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -74,8 +74,8 @@ func (st *stage) settle(entry int, continued bool) error {
 	return nil
 }
 
-// lay creates the folders and links.
-func (st *stage) lay() error {
+// createFolders creates the folders and links.
+func (st *stage) createFolders() error {
 	for _, folder := range slices.Concat([]string{"."}, st.folders) {
 		if err := makeFolder(filepath.Join(st.top, folder)); err != nil {
 			return err
@@ -96,8 +96,8 @@ func (st *stage) lay() error {
 	return nil
 }
 
-// take creates the files that have a source on this node.
-func (st *stage) take() error {
+// copyLocal creates the files that have a source on this node.
+func (st *stage) copyLocal() error {
 	sources, _, err := st.store.sources(st.Sizes())
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (st *stage) open(entry int, from int64, mode fs.FileMode) (*os.File, error)
 	if from == 0 {
 		return claimfile.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	}
-	if err := os.Rename(st.store.kept(e.Content), path); err != nil {
+	if err := os.Rename(st.store.partialPath(e.Content), path); err != nil {
 		return nil, err
 	}
 	f, err := claimfile.OpenFile(path, os.O_WRONLY, 0)
@@ -234,7 +234,7 @@ func (st *stage) open(entry int, from int64, mode fs.FileMode) (*os.File, error)
 func (st *stage) leave(entry int, broken error) {
 	var local *fs.PathError
 	if st.Entries[entry].Size > small && !errors.As(broken, &local) && !errors.Is(broken, tree.ErrDamaged) {
-		_ = os.Rename(st.path(entry), st.store.kept(st.Entries[entry].Content))
+		_ = os.Rename(st.path(entry), st.store.partialPath(st.Entries[entry].Content))
 	}
 	os.Remove(st.path(entry))
 }

@@ -117,7 +117,7 @@ func (v *view) put(entry int) error {
 		return os.Symlink(target, to)
 	}
 	from := filepath.Join(v.from, v.names[entry])
-	if _, holds := v.store.holds(from, e.Content, v.known[e.Path], true); !holds {
+	if _, holds := v.store.hasContent(from, e.Content, v.known[e.Path], true); !holds {
 		return fmt.Errorf("%s: a program changed or removed this file of the tree", e.Path)
 	}
 	// A process that could write to the tree's file could so through the link, too. Links of another user's files are not allowed.

@@ -42,10 +42,10 @@ func (s *Store) aboutPath(job, name string) string {
 	return filepath.Join(s.work, aboutPrefix+job, name)
 }
 
-// Lay creates the working directory of a job, a view of a complete tree that no write can carry into the tree, and registers the user,
-// a node, until Leave. Nodes that share the volume share the directory: only the first one lays it. If an earlier attempt of the job
+// CreateWork creates the working directory of a job, a view of a complete tree that no write can carry into the tree, and registers the
+// user, a node, until Leave. Nodes that share the volume share the directory: only the first one lays it. If an earlier attempt of the job
 // left files there, these stay and Lay adds what is missing. A file that was changed in the tree itself is SyncFailed.
-func (s *Store) Lay(hash tree.Digest, job, user string) (dir string, err error) {
+func (s *Store) CreateWork(hash tree.Digest, job, user string) (dir string, err error) {
 	defer syncFailed(&err, "laying the working directory of job %s", job)
 	unlock, err := s.lock()
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *Store) lay(hash tree.Digest, job, user string) error {
 	if err := s.replace(s.aboutPath(job, treeFile), []byte(hash)); err != nil {
 		return err
 	}
-	if err := s.Renew(job, user); err != nil {
+	if err := s.RenewWork(job, user); err != nil {
 		return err
 	}
 	dir := s.WorkDir(job)
@@ -91,14 +91,14 @@ func (s *Store) lay(hash tree.Digest, job, user string) error {
 	return s.replace(s.aboutPath(job, laidFile), v.index(s.boot).encode())
 }
 
-// Renew shows other agents that the user still uses the working directory.
-func (s *Store) Renew(job, user string) error {
+// RenewWork shows other agents that the user still uses the working directory.
+func (s *Store) RenewWork(job, user string) error {
 	return s.replace(s.aboutPath(job, userPrefix+user), nil)
 }
 
-// Leave ends what Lay began. After the last user it deletes what the job left unchanged, and the directory if it is empty then. What
+// LeaveWork ends what Lay began. After the last user it deletes what the job left unchanged, and the directory if it is empty then. What
 // the job wrote stays.
-func (s *Store) Leave(job, user string) (err error) {
+func (s *Store) LeaveWork(job, user string) (err error) {
 	defer syncFailed(&err, "cleaning the working directory of job %s", job)
 	unlock, err := s.lock()
 	if err != nil {
@@ -290,7 +290,7 @@ func (r *remover) removeAll() error {
 		return nil
 	})
 	if err == nil {
-		_, err = r.empty(".")
+		_, err = r.emptyFolder(".")
 	}
 	return err
 }

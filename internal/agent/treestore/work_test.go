@@ -23,7 +23,7 @@ var repository = files{"train.py": "import pkg", "run.sh*": "true", "pkg/__init_
 
 func (w workspace) lay(t *testing.T, hash tree.Digest, job, user string) string {
 	t.Helper()
-	dir, err := w.Lay(hash, job, user)
+	dir, err := w.CreateWork(hash, job, user)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func (w workspace) lay(t *testing.T, hash tree.Digest, job, user string) string 
 
 func (w workspace) leave(t *testing.T, user string) {
 	t.Helper()
-	if err := w.Leave("job", user); err != nil {
+	if err := w.LeaveWork("job", user); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -123,7 +123,7 @@ func TestNodesShare(t *testing.T) {
 	var group sync.WaitGroup
 	for _, agent := range []workspace{w, other} {
 		group.Go(func() {
-			if _, err := agent.Lay(hash, "job", agent.boot[:1]+map[bool]string{true: "a", false: "b"}[agent.Store == w.Store]); err != nil {
+			if _, err := agent.CreateWork(hash, "job", agent.boot[:1]+map[bool]string{true: "a", false: "b"}[agent.Store == w.Store]); err != nil {
 				t.Error(err)
 			}
 		})
@@ -213,7 +213,7 @@ func TestAbandoned(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", job, diff)
 		}
 	}
-	if err := errors.Join(w.Renew("running", "running"), w.CleanUp()); err != nil {
+	if err := errors.Join(w.RenewWork("running", "running"), w.CleanUp()); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(len(repository)+1, len(reads(t, w.WorkDir("running")))); diff != "" {
@@ -232,7 +232,7 @@ func TestTreeThatWasChanged(t *testing.T) {
 		if err := change(filepath.Join(w.treeDir(hash), "train.py")); err != nil {
 			t.Fatal(err)
 		}
-		_, err := w.Lay(hash, "job", "a")
+		_, err := w.CreateWork(hash, "job", "a")
 		if fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "train.py: a program changed or removed this file") {
 			t.Errorf("%s: got %v, want SyncFailed with the file", name, err)
 		}

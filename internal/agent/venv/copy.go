@@ -57,9 +57,9 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// links reports whether something that was installed into a virtual environment leads to a folder. Whichever program builds a package
+// leadsTo reports whether something that was installed into a virtual environment leads to a folder. Whichever program builds a package
 // for edits, it names the folder in a file at the top of site-packages: in a .pth, or in a module that finds the package.
-func links(venv, folder string) (bool, error) {
+func leadsTo(venv, folder string) (bool, error) {
 	const most = 4 << 20 // modules that find packages list each of their files at most
 	for _, pattern := range []string{"lib/python*/site-packages/*", "lib64/python*/site-packages/*"} {
 		files, err := filepath.Glob(filepath.Join(venv, pattern))

@@ -161,7 +161,7 @@ func install(link, requirements string, python []byte, stdout, stderr io.Writer)
 			return "", fmt.Errorf("%s: %w", strings.ReplaceAll(strings.Join(command.Args, " "), "-c "+pip, "-m pip"), err)
 		}
 	}
-	needed, err := links(dir, repository)
+	needed, err := leadsTo(dir, repository)
 	if err == nil && !needed {
 		err = claimfile.RemoveAll(dir, repository)
 	}

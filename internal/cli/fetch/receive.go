@@ -69,7 +69,7 @@ func (p *pod) ask(ctx context.Context, request, result any, args ...string) erro
 func (p *pod) askAgain(ctx context.Context, request, result any, args ...string) error {
 	for failures := 1; ; failures++ {
 		err := p.ask(ctx, request, result, args...)
-		if err == nil || failures == attempts || !broken(ctx, err) || !kube.Pause(ctx, p.pause) {
+		if err == nil || failures == attempts || !broken(ctx, err) || !kube.SleepContext(ctx, p.pause) {
 			return err
 		}
 	}
@@ -98,7 +98,7 @@ func (p *pod) receive(ctx context.Context, m tree.Manifest, to receiver) error {
 		if failures++; progressOf(to) != before {
 			failures = 0
 		}
-		if failures == attempts || !broken(ctx, err) || !kube.Pause(ctx, p.pause) {
+		if failures == attempts || !broken(ctx, err) || !kube.SleepContext(ctx, p.pause) {
 			return err
 		}
 	}

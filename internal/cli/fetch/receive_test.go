@@ -46,7 +46,7 @@ func (b *balanced) run(ctx context.Context, stdin io.Reader, stdout io.Writer, a
 		if err := json.NewDecoder(stdin).Decode(&request); err != nil {
 			return err
 		}
-		page, err := tree.ScanPage(ctx, b.claim, tree.Only(request.Paths), request.From, b.enough)
+		page, err := tree.ScanPage(ctx, b.claim, tree.OnlyPaths(request.Paths), request.From, b.enough)
 		if err != nil {
 			return fmt.Errorf("%w: %w", err, &kube.ExitError{Code: 1})
 		}

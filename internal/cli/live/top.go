@@ -52,7 +52,7 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
 				return err
 			}
 			defer s.nodes.Close()
-			if terminal := command.Raw(cmd.OutOrStdout()); terminal != nil && !once && output.ForPeople() {
+			if terminal := command.RawTerminal(cmd.OutOrStdout()); terminal != nil && !once && output.ForPeople() {
 				return s.showLive(cmd.Context(), terminal, every)
 			}
 			report, err := s.askNodes(cmd.Context())

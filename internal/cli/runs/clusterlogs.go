@@ -29,7 +29,7 @@ import (
 
 // rawLog returns the output for a log as the rank or the run wrote it, without control characters on a terminal. flush ends it.
 func rawLog(cmd *cobra.Command) (out io.Writer, flush func()) {
-	if terminal := command.Raw(cmd.OutOrStdout()); terminal != nil {
+	if terminal := command.RawTerminal(cmd.OutOrStdout()); terminal != nil {
 		plain := plainLog(terminal)
 		return plain, plain.Flush
 	}
@@ -150,7 +150,7 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 	if err == nil && node < 0 && o.follow {
 		fmt.Fprintf(progress, "Rank %d of run %s has not started yet.\n", o.rank, r.name)
 	}
-	for node < 0 && o.follow && (err == nil || kube.Transient(err)) && r.at.inProgress(r) && kube.Pause(ctx, rankEvery) {
+	for node < 0 && o.follow && (err == nil || kube.Transient(err)) && r.at.inProgress(r) && kube.SleepContext(ctx, rankEvery) {
 		var again runInfo
 		if again, err = findRun(ctx, clients, r.name); err == nil {
 			set.Close()

@@ -49,7 +49,7 @@ type display struct {
 // newDisplay uses the last line and colors only on a terminal.
 func newDisplay(out io.Writer, phases int) *display {
 	d := &display{out: out, now: time.Now, phases: phases, began: map[string]time.Time{}}
-	if terminal := command.Raw(out); terminal != nil {
+	if terminal := command.RawTerminal(out); terminal != nil {
 		d.out = terminal
 		d.width = func() int {
 			if width, _ := terminal.Size(); width >= 20 {
@@ -65,7 +65,7 @@ func newDisplay(out io.Writer, phases int) *display {
 // outlive returns an output that may lose its reader, as in mlenv run ... | head -3, without an end of this program, which the run
 // may need. gone is called then.
 func outlive(out io.Writer, gone func()) io.Writer {
-	if out = command.Live(out); command.Raw(out) != nil {
+	if out = command.DroppingWriter(out); command.RawTerminal(out) != nil {
 		return out
 	}
 	// If the signal has a receiver, a broken pipe is an error of a write, and does not end the program.

@@ -65,7 +65,7 @@ func (r runInfo) standing() receipt.Standing {
 	seen := receipt.Seen{Tasks: r.tasks}
 	switch {
 	case r.run != nil:
-		seen.Run = run.Of(r.run)
+		seen.Run = run.FromPipelineRun(r.run)
 	case !r.forbidden:
 		seen.End = &receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted + "; the reaper writes its receipt within two minutes"}
 	}

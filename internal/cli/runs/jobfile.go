@@ -18,7 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
-// resumeKey is the only key of a job file that is no param: it has the meaning of the flag.
+// resumeKey is the only key of a job file that is not a param: it has the meaning of the flag.
 const resumeKey = "resume-from"
 
 // word is a value of a job file. A number or a boolean is as good as text.

@@ -210,7 +210,7 @@ func (r *runInfo) complete(ctx context.Context, clients *kube.Clients) error {
 func watchRuns(ctx context.Context, clients *kube.Clients, limit int, out io.Writer) error {
 	printed := map[string]string{}
 	what, runs := "pipelineruns in "+cmp.Or(clients.Namespace, "all namespaces"), clients.Tekton.TektonV1().PipelineRuns(clients.Namespace)
-	err := kube.Until(ctx, what, runs, metav1.ListOptions{LabelSelector: pipelineSelector},
+	err := kube.WatchUntil(ctx, what, runs, metav1.ListOptions{LabelSelector: pipelineSelector},
 		func([]*v1.PipelineRun) (bool, error) {
 			found, err := summaries(ctx, clients, limit)
 			if err != nil {

@@ -178,7 +178,7 @@ func readSchedule(found *batchv1.CronJob) (Schedule, error) {
 func (s Schedule) withoutUser() Schedule {
 	s.Values = maps.Clone(s.Values)
 	for _, url := range s.Values["repo-url"] {
-		s.Values["repo-url"] = []string{git.Shown(url)}
+		s.Values["repo-url"] = []string{git.WithoutUser(url)}
 	}
 	return s
 }

@@ -262,11 +262,11 @@ func TestCarry(t *testing.T) {
 	var got []string
 	for _, object := range carried {
 		if object.GetKind() != "CronJob" {
-			got = append(got, install.Title(object))
+			got = append(got, install.ObjectName(object))
 			continue
 		}
 		containers, _, _ := unstructured.NestedSlice(object.Object, "spec", "jobTemplate", "spec", "template", "spec", "containers")
-		got = append(got, fmt.Sprint(install.Title(object), " ", containers[0].(map[string]any)["image"]))
+		got = append(got, fmt.Sprint(install.ObjectName(object), " ", containers[0].(map[string]any)["image"]))
 	}
 	want := []string{"serviceaccount/mlenv-nightly", "role/mlenv-nightly", "rolebinding/mlenv-nightly", "cronjob/mlenv-nightly steps@sha256:2",
 		"serviceaccount/mlenv-weekly", "role/mlenv-weekly", "rolebinding/mlenv-weekly", "cronjob/mlenv-weekly steps@sha256:2"}

@@ -117,7 +117,7 @@ func Train(ctx context.Context, config server.Config, folder string, spec agent.
 	var set nodes.Set
 	defer func() { set.Close() }()
 	for node := range config.Nodes {
-		client, err := config.Peer(node)
+		client, err := config.PeerClient(node)
 		if err != nil {
 			return fmt.Errorf("reading the certificates of the agents: %w", err)
 		}

@@ -218,7 +218,7 @@ func (j Job) Follow(ctx context.Context, each func(Event)) {
 	parallel.Map(j.Members, func(client *agent.Client) error { return j.watch(ctx, client, each) })
 }
 
-// watch calls each for the events of one member, until its part has ended, which is no error, or it is lost, or ctx is done.
+// watch calls each for the events of one member, until its part has ended, which is not an error, or it is lost, or ctx is done.
 func (j Job) watch(ctx context.Context, client *agent.Client, each func(Event)) error {
 	var silentSince time.Time
 	var broken error

@@ -121,7 +121,7 @@ func (c Client) change(ctx context.Context, verb string, edit func(*coordination
 	})
 }
 
-// KeepRenewed renews the Lease now and periodically until ctx ends, which is no error. It gives up only if the Lease is
+// KeepRenewed renews the Lease now and periodically until ctx ends, which is not an error. It gives up only if the Lease is
 // lost (EnvironmentMissing) or the right is missing (PermissionDenied). Other failures it logs once and retries soon.
 func (h *Hold) KeepRenewed(ctx context.Context, every time.Duration) error {
 	warned := false

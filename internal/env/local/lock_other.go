@@ -10,6 +10,6 @@ import "github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 func (r Run) Running() bool { return false }
 
 // Connect returns an error.
-func (r Run) Connect() (nodes.Set, error) { return nil, r.Busy() }
+func (r Run) Connect() (nodes.Set, error) { return nil, r.BusyError() }
 
 func (r Run) lock() (unlock func(), err error) { return func() {}, nil }

@@ -29,7 +29,7 @@ func (s Set) WaitForTurn(ctx context.Context, log *slog.Logger, limit time.Durat
 		log.Info("Waiting until the network is free: the other one of sync-repo and check-fabric uses it.")
 	})
 	defer waiting.Stop()
-	release, err := s[0].Turn(ctx, limit)
+	release, err := s[0].WaitForTurn(ctx, limit)
 	if err == nil {
 		return release
 	}

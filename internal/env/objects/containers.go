@@ -218,7 +218,7 @@ func (b builder) networkVariables() []corev1.EnvVar {
 func variables(env map[string]string) []corev1.EnvVar {
 	vars := make([]corev1.EnvVar, 0, len(env))
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		vars = append(vars, corev1.EnvVar{Name: name, Value: literal.Text(env[name])})
+		vars = append(vars, corev1.EnvVar{Name: name, Value: literal.Escape(env[name])})
 	}
 	return vars
 }
@@ -249,7 +249,7 @@ func (b builder) proxyVariables() (vars []corev1.EnvVar) {
 	for _, v := range []corev1.EnvVar{
 		{Name: "HTTP_PROXY", Value: proxy.HTTP}, {Name: "HTTPS_PROXY", Value: proxy.HTTPS}, {Name: "NO_PROXY", Value: strings.Join(direct, ",")},
 	} {
-		if v.Value = literal.Text(v.Value); v.Value != "" {
+		if v.Value = literal.Escape(v.Value); v.Value != "" {
 			vars = append(vars, v, corev1.EnvVar{Name: strings.ToLower(v.Name), Value: v.Value})
 		}
 	}

@@ -44,7 +44,7 @@ func (b builder) podAnnotations() map[string]string {
 // asRoot reports whether the security block adds a capability: capabilities are effective for root only.
 func (b builder) asRoot() bool {
 	security := b.Cluster.Security
-	return b.Mode == agent.RDMA && (len(security.Adds()) > 0 || security.RequiresPrivilegedSCC)
+	return b.Mode == agent.RDMA && (len(security.AddedCapabilities()) > 0 || security.RequiresPrivilegedSCC)
 }
 
 // AsksIPCLock reports whether the training container of a pod asks for the capability.
@@ -86,7 +86,7 @@ func (b builder) trainSecurity() *corev1.SecurityContext {
 		return restricted()
 	}
 	var added []corev1.Capability
-	for _, name := range b.Cluster.Security.Adds() {
+	for _, name := range b.Cluster.Security.AddedCapabilities() {
 		added = append(added, corev1.Capability(name))
 	}
 	if b.Cluster.Security.RequiresPrivilegedSCC {

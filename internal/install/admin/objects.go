@@ -31,7 +31,7 @@ func iommuName(pool string) string   { return "99-" + pool + "-iommu-passthrough
 func (r Request) manifests(item string) string {
 	var text strings.Builder
 	err := template.Must(template.New("objects.yaml").Parse(objectsFile)).ExecuteTemplate(&text, item, map[string]any{
-		"Namespace": r.Namespace, "ServiceAccount": r.ServiceAccount, "SCC": r.scc(), "Drop": objects.RootsOwn(),
+		"Namespace": r.Namespace, "ServiceAccount": r.ServiceAccount, "SCC": r.sccName(), "Drop": objects.RootsOwn(),
 		"Pool": r.Pool, "Memlock": memlockName(r.Pool), "IOMMU": iommuName(r.Pool), "IOMMUArgument": iommuArgument,
 	})
 	if err != nil {

@@ -38,9 +38,9 @@ type plan struct {
 // newPlan plans a valid request. copies are the attachments to create, warnings describe their originals.
 func newPlan(r Request, copies []*unstructured.Unstructured, warnings []string) (plan, error) {
 	p := plan{Request: r, items: []item{r.accountItem()}}
-	if r.rdma() {
+	if r.wantsRDMA() {
 		p.items = append(p.items, r.sccItem())
-		if r.scc() != "" {
+		if r.sccName() != "" {
 			p.items = append(p.items, r.useItem())
 		}
 		if len(r.Cluster.Network.RDMA.Attachments) > 0 {
@@ -71,10 +71,10 @@ func (r Request) accountItem() item {
 
 func (r Request) sccItem() item {
 	i := item{
-		what: "SecurityContextConstraints " + r.scc(), why: "registering memory needs IPC_LOCK, which is effective for root alone",
-		without: "capability may not be added", check: "oc describe scc " + r.scc(),
+		what: "SecurityContextConstraints " + r.sccName(), why: "registering memory needs IPC_LOCK, which is effective for root alone",
+		without: "capability may not be added", check: "oc describe scc " + r.sccName(),
 	}
-	switch r.scc() {
+	switch r.sccName() {
 	case "":
 		return item{what: "no SecurityContextConstraints: with security.ipc_lock false restricted-v2 admits the pods", notes: []string{
 			fmt.Sprintf("Registering memory then needs MachineConfig %s, or a constraint that allows IPC_LOCK:", memlockName(r.Pool)),
@@ -97,7 +97,7 @@ func (r Request) sccItem() item {
 
 // needs returns the names of what a constraint of the cluster must allow.
 func (r Request) needs() []string {
-	needs := r.Cluster.Security.Adds()
+	needs := r.Cluster.Security.AddedCapabilities()
 	if r.Cluster.Security.RequiresPrivilegedSCC {
 		needs = append(needs, "privileged containers")
 	}
@@ -109,12 +109,12 @@ func (r Request) needs() []string {
 
 func (r Request) useItem() item {
 	return item{
-		what:    fmt.Sprintf("the right to use %s, only for service account %s in namespace %s", r.scc(), r.ServiceAccount, r.Namespace),
+		what:    fmt.Sprintf("the right to use %s, only for service account %s in namespace %s", r.sccName(), r.ServiceAccount, r.Namespace),
 		why:     "a constraint admits a pod only if its service account may use it",
 		without: "unable to validate against any security context constraint",
 		cost:    "anyone who may create pods in the namespace can use the account",
 		check: fmt.Sprintf("oc auth can-i use securitycontextconstraints/%s --as=system:serviceaccount:%s:%s -n %s",
-			r.scc(), r.Namespace, r.ServiceAccount, r.Namespace),
+			r.sccName(), r.Namespace, r.ServiceAccount, r.Namespace),
 		manifests: r.manifests("scc-use"),
 	}
 }
@@ -205,8 +205,8 @@ func (p plan) print(w io.Writer) {
 	comment := func(format string, args ...any) { fmt.Fprintln(w, "# "+oneLine(fmt.Sprintf(format, args...))) }
 	comment("Cluster %s, namespace %s: the one-time set-up for pods of service account %s.",
 		p.Cluster.Cluster.Name, p.Namespace, p.ServiceAccount)
-	if p.rdma() {
-		comment("The pods use RDMA by %s.", p.Cluster.Network.RDMA.Form())
+	if p.wantsRDMA() {
+		comment("The pods use RDMA by %s.", p.Cluster.Network.RDMA.DescribeForm())
 	} else {
 		comment("The cluster file has network.rdma.enabled false: mode tcp needs no constraint, attachment or MachineConfig.")
 	}

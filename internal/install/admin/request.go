@@ -43,23 +43,23 @@ func (r Request) WithDefaults() Request {
 	return r
 }
 
-// scc returns the constraint that admits the pods, or "" if they request no capability and every account may use the one they need.
-func (r Request) scc() string {
+// sccName returns the constraint that admits the pods, or "" if they request no capability and every account may use the one they need.
+func (r Request) sccName() string {
 	security := r.Cluster.Security
 	switch {
 	case r.SCC != "":
 		return r.SCC
-	case !r.rdma():
+	case !r.wantsRDMA():
 		return ""
 	case security.Pinned() != "":
 		return security.Pinned()
-	case len(security.Adds()) > 0:
+	case len(security.AddedCapabilities()) > 0:
 		return OwnSCC
 	}
 	return ""
 }
 
-func (r Request) rdma() bool { return r.Cluster.Network.RDMA.Enabled }
+func (r Request) wantsRDMA() bool { return r.Cluster.Network.RDMA.Enabled }
 
 // Validate reports all mistakes in one pass, as InvalidInput.
 func (r Request) Validate() error {
@@ -80,7 +80,7 @@ func (r Request) Validate() error {
 			mistake(name.flag, name.value, "%s", strings.Join(found, "; "))
 		}
 	}
-	if !r.rdma() {
+	if !r.wantsRDMA() {
 		const why = "the cluster file of %s has network.rdma.enabled false, and mode tcp does not need it"
 		if r.SCC != "" {
 			mistake("--scc", r.SCC, why, r.Cluster.Cluster.Name)
@@ -104,7 +104,7 @@ var withoutIPCLock = []string{
 }
 
 func (r Request) validateSCC(mistake func(what, value, format string, args ...any)) {
-	scc, pinned := r.scc(), r.Cluster.Security.Pinned()
+	scc, pinned := r.sccName(), r.Cluster.Security.Pinned()
 	if r.SCC != "" && pinned != "" && r.SCC != pinned {
 		mistake("--scc", r.SCC, "the cluster file pins the pods to %s, so no other constraint can admit them: omit --scc, or correct "+
 			"security.scc", pinned)
@@ -119,7 +119,8 @@ func (r Request) validateSCC(mistake func(what, value, format string, args ...an
 	if scc != OwnSCC {
 		return
 	}
-	if others := slices.DeleteFunc(r.Cluster.Security.Adds(), func(name string) bool { return name == "IPC_LOCK" }); len(others) > 0 {
+	others := slices.DeleteFunc(r.Cluster.Security.AddedCapabilities(), func(name string) bool { return name == "IPC_LOCK" })
+	if len(others) > 0 {
 		mistake(what, scc, "does not allow %s, which security.capabilities requests: remove it, or name one of the cluster's own constraints "+
 			"that allows it", strings.Join(others, ", "))
 	}

@@ -92,10 +92,10 @@ func Get(ctx context.Context, client dynamic.Interface, resource, namespace, nam
 	return found, err
 }
 
-// Ask decodes what the API server answers at a path of a group, in the newest version that is served. It reports whether
+// GetNewest decodes what the API server answers at a path of a group, in the newest version that is served. It reports whether
 // there was an answer.
-func Ask(ctx context.Context, client kubernetes.Interface, answer any, group string, path ...string) bool {
+func GetNewest(ctx context.Context, client kubernetes.Interface, answer any, group string, path ...string) bool {
 	return slices.ContainsFunc(versions, func(version string) bool {
-		return kube.Ask(ctx, client, answer, slices.Concat([]string{"/apis", group, version}, path)...)
+		return kube.GetRaw(ctx, client, answer, slices.Concat([]string{"/apis", group, version}, path)...)
 	})
 }

@@ -37,7 +37,7 @@ func (q Queue) Levels(ctx context.Context, client kubernetes.Interface) []string
 			}
 		}
 	}
-	if !Ask(ctx, client, &queue, Group, "namespaces", q.Namespace, "localqueues", q.Name) {
+	if !GetNewest(ctx, client, &queue, Group, "namespaces", q.Namespace, "localqueues", q.Name) {
 		return nil
 	}
 	var topologies [][]string
@@ -65,7 +65,7 @@ func flavourTopologies(ctx context.Context, client kubernetes.Interface, cluster
 			ResourceGroups []struct{ Flavors []struct{ Name string } }
 		}
 	}
-	Ask(ctx, client, &queue, Group, "clusterqueues", clusterQueue)
+	GetNewest(ctx, client, &queue, Group, "clusterqueues", clusterQueue)
 	var topologies [][]string
 	for _, group := range queue.Spec.ResourceGroups {
 		for _, of := range group.Flavors {
@@ -73,8 +73,8 @@ func flavourTopologies(ctx context.Context, client kubernetes.Interface, cluster
 			var topology struct {
 				Spec struct{ Levels []struct{ NodeLabel string } }
 			}
-			if Ask(ctx, client, &flavour, Group, "resourceflavors", of.Name) && flavour.Spec.TopologyName != "" {
-				Ask(ctx, client, &topology, Group, "topologies", flavour.Spec.TopologyName)
+			if GetNewest(ctx, client, &flavour, Group, "resourceflavors", of.Name) && flavour.Spec.TopologyName != "" {
+				GetNewest(ctx, client, &topology, Group, "topologies", flavour.Spec.TopologyName)
 			}
 			var levels []string
 			for _, level := range topology.Spec.Levels {

@@ -5,6 +5,6 @@ package literal
 
 import "strings"
 
-// Text returns an argument, or the value of a variable, by which a container gets exactly this text: the kubelet replaces $(NAME) by the
+// Escape returns an argument, or the value of a variable, by which a container gets exactly this text: the kubelet replaces $(NAME) by the
 // variable of that name, and $$ by $.
-func Text(text string) string { return strings.ReplaceAll(text, "$", "$$") }
+func Escape(text string) string { return strings.ReplaceAll(text, "$", "$$") }

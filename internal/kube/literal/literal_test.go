@@ -14,7 +14,7 @@ func FuzzText(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if got := kubelet.Expand(Text(text), map[string]string{"HOME": "/tekton/home"}); got != text {
+		if got := kubelet.Expand(Escape(text), map[string]string{"HOME": "/tekton/home"}); got != text {
 			t.Errorf("got %q, want %q", got, text)
 		}
 	})

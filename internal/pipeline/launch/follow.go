@@ -200,7 +200,7 @@ func (f *follower) watchRun(ctx context.Context, last **v1.PipelineRun) error {
 // watchTasks emits what the tasks do until ctx ends; with once, what they have done.
 func (f *follower) watchTasks(ctx context.Context, once bool) error {
 	options := metav1.ListOptions{LabelSelector: run.Label + "=" + f.of.Name}
-	return kube.Until(ctx, "taskruns of pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().TaskRuns(f.of.Namespace),
+	return kube.WatchUntil(ctx, "taskruns of pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().TaskRuns(f.of.Namespace),
 		options,
 		func(found []*v1.TaskRun) (bool, error) {
 			f.update(found)

@@ -117,7 +117,7 @@ func TestStartNotesTheUser(t *testing.T) {
 	request := Request{Pipeline: asked, Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"train.py"}},
 		Annotations: map[string]string{"a": "b"}}
 	started, err := Start(t.Context(), clients, request)
-	if err != nil || run.Of(started).User != "kim" || started.Annotations["a"] != "b" || len(request.Annotations) != 1 {
+	if err != nil || run.FromPipelineRun(started).User != "kim" || started.Annotations["a"] != "b" || len(request.Annotations) != 1 {
 		t.Fatalf("got annotations %v of the request %v, %v; want kim and b", started.Annotations, request.Annotations, err)
 	}
 	m, err := receipt.ReadJournal(t.Context(), client, "ns", started.Name)

@@ -43,7 +43,7 @@ func OutcomeOf(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) (
 	default:
 		m = receipt.Journal{}
 	}
-	seen := receipt.Seen{Run: run.Of(of)}
+	seen := receipt.Seen{Run: run.FromPipelineRun(of)}
 	if !of.IsDone() {
 		seen.End = &receipt.End{Reason: fail.Cancelled, Message: receipt.Deleted}
 	}

@@ -39,7 +39,7 @@ func RepositoryOf(url string) string {
 	if git.IsFolder(url) {
 		return Folder
 	}
-	return git.Shown(url)
+	return git.WithoutUser(url)
 }
 
 // Receipt is documented in docs/reference/receipt.md.

@@ -67,7 +67,7 @@ func (m Journal) Verdict(seen Seen) Standing {
 	if first != nil {
 		s.Task, s.Reason, s.Message = first.Task, first.Reason, first.Message
 	}
-	written := m.Receipt != nil && m.Receipt.Verdict != "" && (!seen.Over || run.Final(m.Receipt.Reason))
+	written := m.Receipt != nil && m.Receipt.Verdict != "" && (!seen.Over || run.IsFinalReason(m.Receipt.Reason))
 	switch of := seen.Run; {
 	case of != nil && !of.Done && !seen.Over && seen.End == nil:
 	case of != nil && of.Succeeded:
@@ -149,7 +149,7 @@ func (m Journal) final() *Entry {
 	if i := slices.IndexFunc(m.Entries, func(p Entry) bool { return p.Status == run.Failed && p.Final }); i >= 0 {
 		return &m.Entries[i]
 	}
-	if r := m.Receipt; r != nil && r.Verdict == Failed && run.Final(r.Reason) {
+	if r := m.Receipt; r != nil && r.Verdict == Failed && run.IsFinalReason(r.Reason) {
 		return &Entry{
 			Status: run.Failed, Final: true, Reason: r.Reason, Message: r.Message, Metrics: r.Metrics, Cause: r.Cause, Ended: r.Ended,
 		}

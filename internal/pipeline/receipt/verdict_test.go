@@ -22,7 +22,7 @@ func succeeded(task string) Entry {
 
 func failed(task string, reason fail.Reason, ended int) Entry {
 	return Entry{Task: task, Status: run.Failed, Reason: reason, Message: task + " said", Started: noon(), Ended: minute(ended),
-		Final: run.Final(reason) && task == "train"}
+		Final: run.IsFinalReason(reason) && task == "train"}
 }
 
 func training() Entry { return Entry{Task: "train", Status: run.Running, Started: noon()} }

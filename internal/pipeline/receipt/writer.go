@@ -143,7 +143,7 @@ func (k *Writer) End(ctx context.Context, failure error, learn func(*Entry)) {
 	defer cancel()
 	if stopped {
 		ending, err := k.task.ending(writing)
-		if err != nil || !ending.Cause.Final() {
+		if err != nil || !ending.Cause.EndsWork() {
 			return
 		}
 	}

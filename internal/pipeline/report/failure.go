@@ -48,7 +48,7 @@ func failureOf(r receipt.Receipt) *failure {
 	}
 	f.Meaning, f.Remedy = explain(r.Reason)
 	if c := r.Cause; c != nil {
-		f.Cause = &evidence{Title: fmt.Sprintf("Rank %d on node %d %s", c.Rank, c.Node, truncate(c.How(), mostLine))}
+		f.Cause = &evidence{Title: fmt.Sprintf("Rank %d on node %d %s", c.Rank, c.Node, truncate(c.HowFailed(), mostLine))}
 		if p := c.Python; p != nil {
 			f.Cause.Title += ": " + truncate(strings.TrimSuffix(p.Type+": "+p.Message, ": "), mostLine)
 			if p.File != "" {

@@ -38,7 +38,7 @@ func networkOf(r receipt.Receipt) network {
 		result.NotLogged = "The transport between the ranks is not known: NCCL logged nothing, as with gloo or on a single GPU."
 	default:
 		result.Training = withValues([]fact{
-			{Name: "Transport of the slowest rank", Value: r.Network.Transport.Words()},
+			{Name: "Transport of the slowest rank", Value: r.Network.Transport.DisplayName()},
 			{Name: "NCCL", Value: strings.Join(r.Network.Versions, ", ")},
 			{Name: "NCCL's network", Value: strings.Join(r.Network.Networks, ", ")},
 		})
@@ -122,7 +122,7 @@ func slowDevicesOf(f *fabric.Report) string {
 
 // rangeOf returns the range of an operation that the chart does not show, "" if it was not measured.
 func rangeOf(f *fabric.Report, operation fabric.Operation) string {
-	lowest, highest := fabric.Range(f.Measurements, operation)
+	lowest, highest := fabric.BandwidthRange(f.Measurements, operation)
 	if lowest == highest {
 		return onlyIf(highest > 0, highest.String())
 	}

@@ -102,7 +102,7 @@ func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 		return c
 	}
 	if i := slices.IndexFunc(r.Network.Ranks, func(n nccl.Rank) bool { return n.Rank == rank.Rank }); i >= 0 {
-		c.Text += "; " + r.Network.Ranks[i].Transport.Words()
+		c.Text += "; " + r.Network.Ranks[i].Transport.DisplayName()
 	}
 	return c
 }
@@ -152,5 +152,5 @@ func traffic(rail nccl.Rail) string {
 	if rail.Channels == 0 {
 		return "not used by NCCL"
 	}
-	return fmt.Sprintf("%s, %s of channels", rail.Transport.Words(), humanize.Count(rail.Channels, "end"))
+	return fmt.Sprintf("%s, %s of channels", rail.Transport.DisplayName(), humanize.Count(rail.Channels, "end"))
 }

@@ -31,8 +31,8 @@ const (
 type Tolerance map[Measure]Percent
 
 // DefaultTolerance allows for other users of the network and the storage, and for the order of sums in the loss. It does not judge the
-// goodput: a node that failed, or an image that had to be pulled, is no property of a commit. Neither are the devices, which check-fabric
-// judges.
+// goodput: a node that failed, or an image that had to be pulled, is not a property of a commit. Neither are the devices, which
+// check-fabric judges.
 func DefaultTolerance() Tolerance {
 	return Tolerance{Bandwidth: 10, StepTime: 10, Loss: 5, Goodput: anything, Product: anything, Slowest: anything}
 }

@@ -54,7 +54,7 @@ func ValuesOf(r receipt.Receipt) Values {
 	if json.Unmarshal(r.Metrics, &last) != nil {
 		return v
 	}
-	if loss, ok := metrics.Loss(last); ok {
+	if loss, ok := metrics.LossOf(last); ok {
 		if v.LossLost = math.IsNaN(loss) || math.IsInf(loss, 0); !v.LossLost {
 			v.Loss = &loss
 		}
@@ -68,7 +68,7 @@ func devicesOf(kinds []fabric.DeviceKind) (product *fabric.FLOPS, slowest *Perce
 		if lowest := kind.Product.Lowest; lowest > 0 && (product == nil || lowest < *product) {
 			product = &lowest
 		}
-		for _, part := range []float64{kind.Product.Share(), kind.Copy.Share()} {
+		for _, part := range []float64{kind.Product.LowestShare(), kind.Copy.LowestShare()} {
 			if p := Percent(100 * part); p > 0 && kind.Devices > 1 && (slowest == nil || p < *slowest) {
 				slowest = &p
 			}

@@ -58,7 +58,7 @@ func parseRoute(rank int, via string) (channel, bool) {
 	if m == nil {
 		return channel{}, false
 	}
-	network := clip(m[1])
+	network := clipText(m[1])
 	transport := overNetwork(network, strings.Contains(m[3], "/GDRDMA"))
 	return channel{rank, Route{Transport: transport, Network: network, Device: number(m[2]), Channels: 1}}, true
 }

@@ -147,7 +147,7 @@ func (p *process) takeChannel(thread int, channel channel, line string, budget *
 		c.Rank = channel.rank
 		p.onThread(thread, c)
 	}
-	if !c.add(channel, clip(line), budget) {
+	if !c.add(channel, clipText(line), budget) {
 		p.leftOut++
 	}
 }

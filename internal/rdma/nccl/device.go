@@ -66,7 +66,7 @@ func parseDevices(list string) []Device {
 	var result []Device
 	for _, m := range usedDevice.FindAllStringSubmatch(list, maxDevices) {
 		if m[3] != "" {
-			result = append(result, Device{Name: clip(m[3]), Port: number(m[4]), Link: m[5], physical: []int{number(m[1])}})
+			result = append(result, Device{Name: clipText(m[3]), Port: number(m[4]), Link: m[5], physical: []int{number(m[1])}})
 			continue
 		}
 		var merged Device
@@ -76,7 +76,7 @@ func parseDevices(list string) []Device {
 			merged.Link = part[4]
 			merged.physical = append(merged.physical, number(part[1]))
 		}
-		merged.Name = clip(strings.Join(names, "+"))
+		merged.Name = clipText(strings.Join(names, "+"))
 		result = append(result, merged)
 	}
 	return result
@@ -85,7 +85,7 @@ func parseDevices(list string) []Device {
 func parseInterfaces(list string) []Interface {
 	var result []Interface
 	for _, m := range usedInterface.FindAllStringSubmatch(list, maxDevices) {
-		result = append(result, Interface{Name: clip(m[1]), Address: clip(m[2])})
+		result = append(result, Interface{Name: clipText(m[1]), Address: clipText(m[2])})
 	}
 	return result
 }
@@ -134,7 +134,7 @@ func (p *process) nameDevice(index int, name string) *Device {
 		p.devices = append(p.devices, Device{})
 	}
 	device := &p.devices[index]
-	if name = clip(name); device.Name != name {
+	if name = clipText(name); device.Name != name {
 		*device = Device{Name: name, physical: device.physical}
 	}
 	return device

@@ -97,7 +97,7 @@ func (f Finding) Explained() fail.Finding {
 
 func newFinding(name fail.Reason, evidence string) Finding {
 	e := explanations()[name]
-	return Finding{Finding: fail.Finding{Reason: name, Seen: clip(evidence), Next: e.fix}, Count: 1, Consequence: e.consequence,
+	return Finding{Finding: fail.Finding{Reason: name, Seen: clipText(evidence), Next: e.fix}, Count: 1, Consequence: e.consequence,
 		Cause: e.cause}
 }
 

@@ -33,8 +33,8 @@ const (
 	MultiNodeNVLink Transport = "nvlink-between-nodes"
 )
 
-// Words returns the transport's usual name.
-func (t Transport) Words() string {
+// DisplayName returns the transport's usual name.
+func (t Transport) DisplayName() string {
 	words := map[Transport]string{WithinNode: "within the node only", Sockets: "TCP sockets", RDMAHost: "RDMA through host memory",
 		RDMAGPU: "RDMA with GPUDirect", MultiNodeNVLink: "NVLink between nodes"}
 	return cmp.Or(words[t], "unknown")

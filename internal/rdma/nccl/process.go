@@ -34,8 +34,8 @@ type Process struct {
 	Findings      []Finding         `json:"findings,omitempty"`
 }
 
-// World returns the first communicator with the most ranks, nil if there is none.
-func (p *Process) World() *Communicator {
+// LargestCommunicator returns the first communicator with the most ranks, nil if there is none.
+func (p *Process) LargestCommunicator() *Communicator {
 	var world *Communicator
 	for i := range p.Communicators {
 		if c := &p.Communicators[i]; world == nil || c.Ranks > world.Ranks {
@@ -78,8 +78,8 @@ const (
 	maxChannels      = 1 << 14 // of all processes together, each with a line of up to maxText
 )
 
-// clip copies a text, shortened to maxText.
-func clip(text string) string {
+// clipText copies a text, shortened to maxText.
+func clipText(text string) string {
 	if len(text) > maxText {
 		return strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
@@ -96,7 +96,7 @@ type process struct {
 
 func newProcess(host string, pid int) *process {
 	return &process{
-		Process: Process{Host: clip(host), PID: pid, Environment: map[string]string{}},
+		Process: Process{Host: clipText(host), PID: pid, Environment: map[string]string{}},
 		threads: map[int]*communicator{},
 	}
 }
@@ -113,8 +113,8 @@ var (
 	wholeNumber = regexp.MustCompile(`^-?\d+\.$`)
 )
 
-// take takes a message. line is its number in the log, and budget the channels that may still be remembered.
-func (p *process) take(m message, line int64, budget *int) {
+// takeMessage takes a message. line is its number in the log, and budget the channels that may still be remembered.
+func (p *process) takeMessage(m message, line int64, budget *int) {
 	p.TriedRDMA = p.TriedRDMA || strings.HasPrefix(m.text, "NET/IB")
 	if finding, ok := recognize(m.file, m.text, m.warning); ok {
 		p.note(finding, line)
@@ -132,7 +132,7 @@ func (p *process) take(m message, line int64, budget *int) {
 
 func (p *process) takeFact(text string) {
 	if m := usedNetwork.FindStringSubmatch(text); m != nil {
-		p.Network = clip(m[1] + m[2])
+		p.Network = clipText(m[1] + m[2])
 	} else if m := setting.FindStringSubmatch(text); m != nil {
 		p.set(m[1], m[2])
 	} else if list, ok := strings.CutPrefix(text, "NET/Socket : Using"); ok {
@@ -140,7 +140,7 @@ func (p *process) takeFact(text string) {
 			p.Interfaces = found
 		}
 	} else if m := version.FindStringSubmatch(text); m != nil {
-		p.Version = clip(strings.TrimSuffix(m[1]+"+cuda"+m[2], "+cuda"))
+		p.Version = clipText(strings.TrimSuffix(m[1]+"+cuda"+m[2], "+cuda"))
 	}
 }
 
@@ -153,7 +153,7 @@ func (p *process) set(name, value string) {
 		p.leftOut++
 		return
 	}
-	p.Environment[clip(name)] = clip(value)
+	p.Environment[clipText(name)] = clipText(value)
 }
 
 // snapshot returns the process as it is now. locksAny is as in Reader.

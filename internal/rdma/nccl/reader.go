@@ -72,7 +72,7 @@ func (r *Reader) line(line []byte, cut bool) {
 	r.lines++
 	for _, m := range messages(string(line), cut) {
 		if p := r.process(m.host, m.pid); p != nil {
-			p.take(m, r.lines, &r.budget)
+			p.takeMessage(m, r.lines, &r.budget)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func (r *Reader) process(host string, pid int) *process {
 		case strings.HasSuffix(host, p.Host):
 			return p
 		case strings.HasSuffix(p.Host, host):
-			p.Host = clip(host)
+			p.Host = clipText(host)
 			return p
 		}
 	}

@@ -91,12 +91,12 @@ func recognize(file, text string, warning bool) (Finding, bool) {
 	}
 	finding := newFinding(name, text)
 	if m := namedDevice.FindStringSubmatch(text); m != nil {
-		finding.Device = clip(m[1])
+		finding.Device = clipText(m[1])
 	} else if m := asyncEvent.FindStringSubmatch(text); m != nil {
-		finding.Device = clip(m[1])
+		finding.Device = clipText(m[1])
 	}
 	if m := namedPeer.FindStringSubmatch(text); m != nil {
-		finding.Peer = clip(m[1])
+		finding.Peer = clipText(m[1])
 		finding.Next = strings.NewReplacer("ADDRESS", finding.Peer, "PORT", m[2]).Replace(finding.Next)
 	}
 	return finding, true

@@ -62,8 +62,8 @@ func Merge(summaries ...Summary) Summary {
 	return summarize(processes, leftOut)
 }
 
-// On returns the ranks that have the transport.
-func (s Summary) On(transport Transport) []Rank {
+// RanksOn returns the ranks that have the transport.
+func (s Summary) RanksOn(transport Transport) []Rank {
 	return slices.DeleteFunc(slices.Clone(s.Ranks), func(r Rank) bool { return r.Transport != transport })
 }
 
@@ -99,7 +99,7 @@ func (s Summary) Unproven() string {
 
 // String returns the verdict in one line: "RDMA with GPUDirect, 8 ranks, on mlx5_6 mlx5_7".
 func (s Summary) String() string {
-	text := s.Transport.Words() + ", " + humanize.Count(len(s.Ranks), "rank")
+	text := s.Transport.DisplayName() + ", " + humanize.Count(len(s.Ranks), "rank")
 	var names []string
 	for _, rail := range s.Rails {
 		if rail.Channels > 0 {
@@ -122,7 +122,7 @@ func summarize(processes []Process, leftOut int) Summary {
 		s.Networks = addName(s.Networks, p.Network)
 		s.Findings = append(s.Findings, p.Findings...)
 		p.addRails(rails)
-		world := p.World()
+		world := p.LargestCommunicator()
 		if world == nil {
 			continue
 		}

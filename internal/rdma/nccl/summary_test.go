@@ -105,10 +105,10 @@ func TestRanksOnSocketsAreNamed(t *testing.T) {
 		{Rank: 0, Host: "ml-dev-env-0", PID: 300, Transport: Sockets, Rails: []string{"eth0"}},
 		{Rank: 1, Host: "ml-dev-env-1", PID: 300, Transport: Sockets, Rails: []string{"eth0"}},
 	}
-	if diff := cmp.Diff(want, s.On(Sockets)); diff != "" {
+	if diff := cmp.Diff(want, s.RanksOn(Sockets)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if got := readFile(t, "testdata/logs/roce-gpudirect-2.27.log").On(Sockets); len(got) > 0 {
+	if got := readFile(t, "testdata/logs/roce-gpudirect-2.27.log").RanksOn(Sockets); len(got) > 0 {
 		t.Errorf("ranks on sockets with RDMA: %v", got)
 	}
 }

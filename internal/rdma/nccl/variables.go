@@ -74,9 +74,9 @@ func UseRail(env map[string]string, hca, netdev string) {
 	}
 }
 
-// LogTo has NCCL write what it does into files that begin with prefix, one for each process. It leaves an
+// SetLogFiles has NCCL write what it does into files that begin with prefix, one for each process. It leaves an
 // environment that already names a file as it is.
-func LogTo(env map[string]string, prefix string) {
+func SetLogFiles(env map[string]string, prefix string) {
 	if env["NCCL_DEBUG_FILE"] != "" {
 		return
 	}

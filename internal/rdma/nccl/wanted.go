@@ -22,7 +22,7 @@ type Wanted struct {
 	Devices map[string][]string
 }
 
-// Against finds what differs from the expectation. A rank with an unknown transport is no finding: there may be no channel yet.
+// Against finds what differs from the expectation. A rank with an unknown transport is not a finding: there may be no channel yet.
 func (s Summary) Against(wanted Wanted) []Finding {
 	var result []Finding
 	for i := range s.Processes {

@@ -34,8 +34,8 @@ func (a address) String() string {
 	return a.scheme + "://" + a.url().Host + "/" + strings.TrimPrefix(a.path, "/")
 }
 
-// Shown returns a repository's URL without the user, "" if it is invalid.
-func Shown(url string) string {
+// WithoutUser returns a repository's URL without the user, "" if it is invalid.
+func WithoutUser(url string) string {
 	a, err := parseAddress(url)
 	if err != nil {
 		return ""
@@ -69,7 +69,7 @@ func (a address) forGit() string {
 	return u.String()
 }
 
-func (a address) dial() string { return net.JoinHostPort(a.host, portOf("ssh", a.port)) }
+func (a address) hostPort() string { return net.JoinHostPort(a.host, portOf("ssh", a.port)) }
 
 // CheckURL checks a repository's URL. Errors: InvalidInput.
 func CheckURL(url string) error {

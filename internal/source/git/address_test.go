@@ -39,7 +39,7 @@ func TestParseAddress(t *testing.T) {
 		if got.String() != test.shown {
 			t.Errorf("%s: printed as %s: want %s", test.text, got, test.shown)
 		}
-		if got := Shown(test.text); got != test.shown {
+		if got := WithoutUser(test.text); got != test.shown {
 			t.Errorf("%s: shown as %s: want %s", test.text, got, test.shown)
 		}
 	}
@@ -64,7 +64,7 @@ func TestParseAddressRefuses(t *testing.T) {
 	} {
 		_, err := parseAddress(text)
 		wantFailure(t, err, fail.InvalidInput, want, "")
-		if shown := Shown(text); shown != "" {
+		if shown := WithoutUser(text); shown != "" {
 			t.Errorf("%s: printed as %s: want nothing", text, shown)
 		}
 		if strings.Contains(err.Error(), "hush") || strings.Contains(err.Error(), "hu/sh") || strings.Contains(err.Error(), "me:hu") {

@@ -149,7 +149,7 @@ func newKeyring(auth Auth, home address) keyring {
 	return keyring{auth: auth, home: home}
 }
 
-func (k keyring) basic(scheme, host, port string) (user, password string, ok bool) {
+func (k keyring) basicAuth(scheme, host, port string) (user, password string, ok bool) {
 	if k.auth.password == "" || !strings.EqualFold(host, k.home.host) {
 		return "", "", false
 	}
@@ -162,8 +162,8 @@ func (k keyring) basic(scheme, host, port string) (user, password string, ok boo
 	return k.auth.user, k.auth.password, ok
 }
 
-// clean makes a server's text fit to be shown: short, printable, without the secrets that were sent to the server.
-func (k keyring) clean(text string) string {
+// cleanText makes a server's text fit to be shown: short, printable, without the secrets that were sent to the server.
+func (k keyring) cleanText(text string) string {
 	if k.auth.password != "" {
 		basic := base64.StdEncoding.EncodeToString([]byte(k.auth.user + ":" + k.auth.password))
 		for _, secret := range []string{k.auth.password, url.QueryEscape(k.auth.password), basic} {

@@ -94,7 +94,7 @@ func TestKeyring(t *testing.T) {
 			t.Fatal(err)
 		}
 		keys := newKeyring(Auth{user: "me", password: "hush"}, home)
-		if _, _, got := keys.basic(asked.scheme, asked.host, asked.port); got != test.want {
+		if _, _, got := keys.basicAuth(asked.scheme, asked.host, asked.port); got != test.want {
 			t.Errorf("credentials of %s for %s: got %t: want %t", test.home, test.asked, got, test.want)
 		}
 	}

@@ -61,7 +61,7 @@ func (c *checkout) load(ctx context.Context, a address, revision, prefix string,
 	if c.bytes > c.limits.disk-folderSize(c.scratch) {
 		return r.explain(ctx, c.tooLarge())
 	}
-	if _, err := m.git(ctx, "checkout", "--progress", "--force", "--detach", commit); err != nil {
+	if _, err := m.runGit(ctx, "checkout", "--progress", "--force", "--detach", commit); err != nil {
 		return r.explain(ctx, err)
 	}
 	if !c.source.Submodules || len(m.submodules) == 0 {
@@ -72,7 +72,7 @@ func (c *checkout) load(ctx context.Context, a address, revision, prefix string,
 
 // list reads what is in a module's commit. A few kilobytes of folders in each other can name billions of files.
 func (c *checkout) list(ctx context.Context, m *module) error {
-	text, err := m.git(ctx, "ls-tree", "-r", "-z", "--long", "--full-tree", m.commit)
+	text, err := m.runGit(ctx, "ls-tree", "-r", "-z", "--long", "--full-tree", m.commit)
 	if errors.Is(err, errOutput) {
 		return c.tooManyFiles()
 	}
@@ -109,11 +109,11 @@ func (c *checkout) list(ctx context.Context, m *module) error {
 // config reads a file of the commit in git's configuration format, nil if the commit does not have the file. The last
 // of several values counts.
 func (m *module) config(ctx context.Context, name string) (map[string]string, error) {
-	kind, err := m.git(ctx, "ls-tree", "--full-tree", m.commit, "--", name)
+	kind, err := m.runGit(ctx, "ls-tree", "--full-tree", m.commit, "--", name)
 	if err != nil || !strings.HasPrefix(kind, "100") {
 		return nil, err
 	}
-	text, err := m.git(ctx, "config", "--blob", m.commit+":"+name, "--no-includes", "--null", "--list")
+	text, err := m.runGit(ctx, "config", "--blob", m.commit+":"+name, "--no-includes", "--null", "--list")
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", m.prefix+name, err)
 	}
@@ -157,7 +157,7 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 	return refusePointers(fmt.Sprintf("the tree of %s", c.modules[0].address), "files, or lfs=true", found)
 }
 
-func (c *checkout) place(object string, paths []string) error {
+func (c *checkout) placeFiles(object string, paths []string) error {
 	for i, path := range paths {
 		pointer, err := c.root.Lstat(path)
 		if err != nil {

@@ -68,8 +68,8 @@ func outputMatches(err error, message *regexp.Regexp) bool {
 	return errors.As(err, &exit) && message.MatchString(exit.text)
 }
 
-// again returns why another attempt may succeed, "" if none would.
-func (r *repository) again(err error) string {
+// retryReason returns why another attempt may succeed, "" if none would.
+func (r *repository) retryReason(err error) string {
 	host := r.address.url().Host
 	switch {
 	case outputMatches(err, messageNoHost), outputMatches(err, messageNoConnection):
@@ -94,7 +94,7 @@ func (r *repository) explain(ctx context.Context, err error) error {
 	}
 	found := "" // the part of text that the last message matched
 	is := func(message *regexp.Regexp) bool {
-		found = r.keys.clean(message.FindString(text))
+		found = r.keys.cleanText(message.FindString(text))
 		return found != ""
 	}
 	switch {
@@ -185,7 +185,7 @@ func (r *repository) words(text string) string {
 	if len(remote) > 0 {
 		other = remote
 	}
-	return r.keys.clean(strings.Join(other, " "))
+	return r.keys.cleanText(strings.Join(other, " "))
 }
 
 func (r *repository) explainStatus(code int, seen func(string, ...any) error, output string) error {
@@ -193,7 +193,7 @@ func (r *repository) explainStatus(code int, seen func(string, ...any) error, ou
 	if strings.Contains(output, "remote: ") {
 		text += ": " + r.words(output)
 	}
-	_, _, known := r.keys.basic(r.address.scheme, r.address.host, r.address.port)
+	_, _, known := r.keys.basicAuth(r.address.scheme, r.address.host, r.address.port)
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		if !known {
@@ -241,7 +241,7 @@ func explainDial(keys keyring, a address, err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return seen("the server sends nothing")
 	}
-	return seen("%s", keys.clean(err.Error()))
+	return seen("%s", keys.cleanText(err.Error()))
 }
 
 func (r *repository) explainLFS(ctx context.Context, err error) error {

@@ -262,7 +262,7 @@ func TestFetchAgainInTime(t *testing.T) {
 	source.limits.pause = 2 * timeForOneAttempt
 	ctx, cancel := context.WithTimeout(t.Context(), timeForOneAttempt)
 	defer cancel()
-	if _, err := Look(ctx, slog.New(slog.DiscardHandler), t.TempDir(), source); fail.ReasonOf(err) != fail.RepositoryUnavailable ||
+	if _, err := ListFiles(ctx, slog.New(slog.DiscardHandler), t.TempDir(), source); fail.ReasonOf(err) != fail.RepositoryUnavailable ||
 		ctx.Err() != nil {
 		t.Errorf("got %v, want RepositoryUnavailable", err)
 	}
@@ -372,7 +372,7 @@ func TestProxyThatRefuses(t *testing.T) {
 		t.Setenv("https_proxy", address)
 		source := Source{URL: "https://git.example.com/repo", limits: lookLimits}
 		source.limits.pause = 0
-		_, err := Look(t.Context(), slog.New(slog.DiscardHandler), t.TempDir(), source)
+		_, err := ListFiles(t.Context(), slog.New(slog.DiscardHandler), t.TempDir(), source)
 		if fail.ReasonOf(err) != fail.RepositoryUnavailable || !strings.Contains(err.Error(), "the proxy") ||
 			!strings.Contains(fail.NextOf(err), "network.proxy") {
 			t.Errorf("%s: got %v; next: %s", address, err, fail.NextOf(err))

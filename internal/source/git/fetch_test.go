@@ -316,7 +316,7 @@ func TestFetchSHA256(t *testing.T) {
 		t.Run(name+"/look", func(t *testing.T) {
 			for _, revision := range []string{"", second} {
 				got, err := look(t, source("repo", revision))
-				if err != nil || got.Commit != second || got.Lacks("file") != "" {
+				if err != nil || got.Commit != second || got.WhyMissing("file") != "" {
 					t.Errorf("%q: got %+v, %v; want %s", revision, got, err, second)
 				}
 			}

@@ -81,7 +81,7 @@ func (f *Folder) Changed(ctx context.Context) (bool, error) {
 func (f *Folder) run(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, folderPatience)
 	defer cancel()
-	text, err := f.git(ctx, slices.Concat([]string{"--no-pager", "-C", f.dir}, args)...)
+	text, err := f.runGit(ctx, slices.Concat([]string{"--no-pager", "-C", f.dir}, args)...)
 	return strings.TrimSpace(text), err
 }
 

@@ -76,7 +76,7 @@ func Helper() {
 	case errors.As(err, &exit):
 		os.Exit(exit.ExitStatus())
 	case err != nil:
-		fmt.Fprintln(os.Stderr, keys.clean(err.Error()))
+		fmt.Fprintln(os.Stderr, keys.cleanText(err.Error()))
 		os.Exit(255)
 	}
 	os.Exit(0)
@@ -128,7 +128,7 @@ func (k keyring) answer(question string) (string, error) {
 	if !ok || !isURL || err != nil || strings.ContainsAny(host, `@\?#/%`) || what != "Username" && what != "Password" {
 		return "", errors.New("not a question for a user or a password")
 	}
-	user, password, ok := k.basic(at.Scheme, at.Hostname(), at.Port())
+	user, password, ok := k.basicAuth(at.Scheme, at.Hostname(), at.Port())
 	switch {
 	case !ok:
 		return "", fmt.Errorf("no credentials for %s", at.Host)

@@ -74,7 +74,7 @@ func TestRemoteCommand(t *testing.T) {
 // TestCleanShowsNoSignature: clean removes credentials and signed URLs.
 func TestCleanShowsNoSignature(t *testing.T) {
 	keys := newKeyring(Auth{user: "me", password: "se/cret"}, address{scheme: "https", host: "git.example"})
-	got := keys.clean(`Get "https://store.example/o?X-Amz-Signature=abc&x=1": refused; Basic bWU6c2UvY3JldA==; se%2Fcret; se/cret`)
+	got := keys.cleanText(`Get "https://store.example/o?X-Amz-Signature=abc&x=1": refused; Basic bWU6c2UvY3JldA==; se%2Fcret; se/cret`)
 	if want := `Get "https://store.example/o?...": refused; Basic ***; ***; ***`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -48,7 +48,7 @@ func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []point
 				"LFS's specification",
 				p.id, files[0], humanize.Bytes(p.size))
 		}
-		if err := c.place(object, files); err != nil {
+		if err := c.placeFiles(object, files); err != nil {
 			return fmt.Errorf("object %s: %w", p.id, err)
 		}
 	}

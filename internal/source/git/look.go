@@ -20,7 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// lookLimits bounds Look, which receives no contents of files.
+// lookLimits bounds ListFiles, which receives no contents of files.
 var lookLimits = limits{
 	disk: 256 << 20, files: usualLimits.files, output: usualLimits.output, memory: 320 << 20, cpu: time.Minute, silence: time.Minute,
 	retries: 2, pause: time.Second,
@@ -42,10 +42,10 @@ const (
 	submoduleMode = "160000"
 )
 
-// Look finds the commit of a source and the names of its files. It fetches no contents, which the server must support: a
-// Listing is incomplete for a server without partial clones, and for a repository beyond Look's limits. dir must exist.
+// ListFiles finds the commit of a source and the names of its files. It fetches no contents, which the server must support: a
+// Listing is incomplete for a server without partial clones, and for a repository beyond the limits of ListFiles. dir must exist.
 // The reasons are InvalidInput, RepositoryUnavailable, HostKeyUnknown and RevisionNotFound.
-func Look(ctx context.Context, log *slog.Logger, dir string, s Source) (Listing, error) {
+func ListFiles(ctx context.Context, log *slog.Logger, dir string, s Source) (Listing, error) {
 	home, err := parseAddress(s.URL)
 	if err != nil {
 		return Listing{}, err
@@ -61,7 +61,7 @@ func Look(ctx context.Context, log *slog.Logger, dir string, s Source) (Listing,
 		return Listing{}, r.explain(ctx, err)
 	}
 	r.namesOnly, r.abort = true, messageNoFilter
-	// This alone shows whether the repository can be read. Later failures may come from Look's own limits.
+	// This alone shows whether the repository can be read. Later failures may come from the limits of ListFiles.
 	refs, err := r.refs(ctx)
 	if err != nil {
 		return Listing{}, r.explain(ctx, err)
@@ -84,7 +84,7 @@ func (r *repository) look(ctx context.Context, revision string, refs []ref) (Lis
 		return Listing{}, err
 	}
 	// Sizes would need the contents.
-	text, err := r.git(ctx, "ls-tree", "-r", "-z", "--full-tree", commit)
+	text, err := r.runGit(ctx, "ls-tree", "-r", "-z", "--full-tree", commit)
 	if err != nil {
 		return Listing{}, err
 	}
@@ -100,7 +100,7 @@ func (r *repository) look(ctx context.Context, revision string, refs []ref) (Lis
 
 // Has reports whether the commit has a file or a folder of that path, or may have it behind a link or in a submodule.
 func (l Listing) Has(name string) bool {
-	seen := l.Lacks(name)
+	seen := l.WhyMissing(name)
 	return seen == "" || l.hasFolder(path.Clean(name))
 }
 
@@ -126,9 +126,9 @@ func (l Listing) ancestor(name, mode string) string {
 	return ""
 }
 
-// Lacks describes why the commit has no file of that path, "" if it has one or if only the contents of links and
+// WhyMissing describes why the commit has no file of that path, "" if it has one or if only the contents of links and
 // submodules would show it.
-func (l Listing) Lacks(name string) string {
+func (l Listing) WhyMissing(name string) string {
 	name = path.Clean(name)
 	_, known := l.modes[name]
 	switch {

@@ -15,7 +15,7 @@ func look(t testing.TB, s Source) (Listing, error) {
 	t.Helper()
 	dir := t.TempDir()
 	logger, _ := logged()
-	listing, err := Look(t.Context(), logger, dir, s)
+	listing, err := ListFiles(t.Context(), logger, dir, s)
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("the folder has %v: want nothing", left)
 	}
@@ -64,7 +64,7 @@ func TestLook(t *testing.T) {
 				"nowhere.py":       "which has .gitmodules, größe.py, linked, part, src/, train.py in its top folder",
 				"nowhere/other.py": "which has no folder nowhere",
 			} {
-				if got := listing.Lacks(file); !strings.Contains(got, want) || (got == "") != (want == "") {
+				if got := listing.WhyMissing(file); !strings.Contains(got, want) || (got == "") != (want == "") {
 					t.Errorf("%s: got %q, want %q", file, got, want)
 				}
 			}
@@ -90,7 +90,7 @@ func TestLook(t *testing.T) {
 
 			git(t, repo, "", "config", "uploadpack.allowFilter", "false")
 			listing, err = look(t, source("repo", "main"))
-			if err != nil || !strings.Contains(listing.Unproven, "lists no files without their contents") || listing.Lacks("nowhere.py") != "" {
+			if err != nil || !strings.Contains(listing.Unproven, "lists no files without their contents") || listing.WhyMissing("nowhere.py") != "" {
 				t.Errorf("without partial clones: got %q, %v; want nothing proven", listing.Unproven, err)
 			}
 			_, err = look(t, source("repo", "mian"))

@@ -89,7 +89,7 @@ func settings(caBundle string, silence time.Duration) []string {
 // which git calls it.
 func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*programs, error) {
 	p := &programs{log: log, scratch: scratch, keys: newKeyring(s.Auth, home), limits: s.limits}
-	if _, _, ok := p.keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" { // the user may be the token
+	if _, _, ok := p.keys.basicAuth(home.scheme, home.host, home.port); ok && home.scheme == "http" { // the user may be the token
 		log.Warn(fmt.Sprintf("The credentials go to %s without encryption; https:// would protect them.", home))
 	}
 	for _, name := range []string{"git", "sh"} {
@@ -192,8 +192,8 @@ func (p *programs) open(ctx context.Context, a address, name, worktree string) (
 	return r, r.init(ctx, "sha1")
 }
 
-// use sets the kind of hashes, which git does not negotiate. The repository must be empty.
-func (r *repository) use(ctx context.Context, sha256 bool) error {
+// setHashKind sets the kind of hashes, which git does not negotiate. The repository must be empty.
+func (r *repository) setHashKind(ctx context.Context, sha256 bool) error {
 	if sha256 == r.sha256 {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (r *repository) use(ctx context.Context, sha256 bool) error {
 }
 
 func (r *repository) init(ctx context.Context, hashes string) error {
-	if _, err := r.git(ctx, "init", "--quiet", "--template=", "--object-format="+hashes); err != nil {
+	if _, err := r.runGit(ctx, "init", "--quiet", "--template=", "--object-format="+hashes); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Join(r.dir, "info"), 0o700); err != nil {
@@ -230,9 +230,9 @@ func (e *exitError) Unwrap() error { return e.err }
 var errOutput = fail.Advise(fail.Becausef(fail.UnsafeTree, "the repository has more files, commits or references than mlenv reads"),
 	adviseDatasets)
 
-// git runs a command of git and returns its output. When the context ends, or the repository grows beyond the limit,
+// runGit runs a command of git and returns its output. When the context ends, or the repository grows beyond the limit,
 // git and its children are killed.
-func (r *repository) git(ctx context.Context, args ...string) (string, error) {
+func (r *repository) runGit(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	lfs := slices.Contains(args, "lfs")
@@ -278,10 +278,10 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 	const long = 20 * time.Second // DNS may need ten to give up, a connection two minutes
 	for left, pause := r.limits.retries, r.limits.pause; ; left, pause = left-1, 2*pause {
 		began := time.Now()
-		text, err := r.git(ctx, args...)
+		text, err := r.runGit(ctx, args...)
 		took := time.Since(began)
 		deadline, bounded := ctx.Deadline()
-		why := r.again(err)
+		why := r.retryReason(err)
 		if left == 0 || why == "" || took > long && !outputMatches(err, messageBrokenOff) || bounded && time.Until(deadline) < pause+took {
 			return text, err
 		}

@@ -62,7 +62,7 @@ func (r *repository) fetchRevision(ctx context.Context, revision string, refs []
 	if len(refs) > 0 {
 		digits = len(refs[0].hash)
 	}
-	if err := r.use(ctx, digits == sha256Digits); err != nil {
+	if err := r.setHashKind(ctx, digits == sha256Digits); err != nil {
 		return "", err
 	}
 	if wholeHash.MatchString(revision) && digits == len(revision) {
@@ -137,7 +137,7 @@ func (r *repository) fetchCommit(ctx context.Context, revision, hash string) (st
 		if err = r.receive(ctx, "--progress", history...); err != nil {
 			return "", err
 		}
-		if _, err := r.git(ctx, "cat-file", "-e", hash); err != nil {
+		if _, err := r.runGit(ctx, "cat-file", "-e", hash); err != nil {
 			return "", r.noCommit(hash)
 		}
 	case outputMatches(err, messageNotOurRef):
@@ -149,14 +149,14 @@ func (r *repository) fetchCommit(ctx context.Context, revision, hash string) (st
 }
 
 func (r *repository) peel(ctx context.Context, revision, object string) (string, error) {
-	kind, err := r.git(ctx, "cat-file", "-t", object+"^{}")
+	kind, err := r.runGit(ctx, "cat-file", "-t", object+"^{}")
 	if err != nil {
 		return "", err
 	}
 	if kind = strings.TrimSpace(kind); kind != "commit" {
 		return "", fail.Becausef(fail.RevisionNotFound, "finding revision %q of %s: it is a %s: want a commit", revision, r.address, kind)
 	}
-	commit, err := r.git(ctx, "rev-parse", "--verify", object+"^{commit}")
+	commit, err := r.runGit(ctx, "rev-parse", "--verify", object+"^{commit}")
 	return strings.TrimSpace(commit), err
 }
 
@@ -219,7 +219,7 @@ func (r *repository) expand(ctx context.Context, short string, refs []ref) (stri
 		return "", err
 	}
 	defer claimfile.RemoveAll(r.scratch, all.dir)
-	if err := all.use(ctx, r.sha256); err != nil {
+	if err := all.setHashKind(ctx, r.sha256); err != nil {
 		return "", err
 	}
 	all.abort = messageNoFilter
@@ -234,7 +234,7 @@ func (r *repository) expand(ctx context.Context, short string, refs []ref) (stri
 	if err != nil {
 		return "", err
 	}
-	text, err := all.git(ctx, "rev-list", "--all")
+	text, err := all.runGit(ctx, "rev-list", "--all")
 	if err != nil {
 		return "", err
 	}

@@ -28,12 +28,12 @@ func dialSSH(ctx context.Context, a address, keys keyring, silence time.Duration
 		return nil, err
 	}
 	dialer := net.Dialer{Timeout: 30 * time.Second}
-	conn, err := dialer.DialContext(ctx, "tcp", a.dial())
+	conn, err := dialer.DialContext(ctx, "tcp", a.hostPort())
 	if err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, func() { conn.Close() })
-	secure, channels, requests, err := ssh.NewClientConn(&silenceConn{conn, silence}, a.dial(), config)
+	secure, channels, requests, err := ssh.NewClientConn(&silenceConn{conn, silence}, a.hostPort(), config)
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -140,7 +140,7 @@ func hostKeyAlgorithms(file string, known ssh.HostKeyCallback, a address) ([]str
 		return nil, err
 	}
 	var answer *knownhosts.KeyError
-	if !errors.As(known(a.dial(), &net.TCPAddr{}, unused), &answer) {
+	if !errors.As(known(a.hostPort(), &net.TCPAddr{}, unused), &answer) {
 		return nil, nil
 	}
 	var algorithms []string

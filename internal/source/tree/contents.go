@@ -86,7 +86,7 @@ func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry, from
 		return err
 	}
 	// A log that has grown since is sent as it was.
-	content, size, err := sum(ctx, io.TeeReader(io.LimitReader(file, e.Size-from), w), e.Size)
+	content, size, err := hashReader(ctx, io.TeeReader(io.LimitReader(file, e.Size-from), w), e.Size)
 	if err != nil {
 		return err
 	}

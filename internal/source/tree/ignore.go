@@ -27,7 +27,7 @@ const maxIgnore = 64 << 10
 // Ignore leaves out only these.
 type Ignore struct {
 	rules []rule
-	// only, unless nil, has the paths of Only as true, and the folders that lead to them as false.
+	// only, unless nil, has the paths of OnlyPaths as true, and the folders that lead to them as false.
 	only map[string]bool
 	// except, unless nil, is what Except leaves out, too.
 	except func(name string, folder bool) bool
@@ -166,10 +166,10 @@ func matchesPart(pattern, part string) bool {
 	return err == nil && ok
 }
 
-// Only leaves out everything except what lies at or below the paths, which are relative, with slashes, and no
+// OnlyPaths leaves out everything except what lies at or below the paths, which are relative, with slashes, and no
 // patterns. Without paths, or with ".", it leaves out only what is always left out. A map, because a dataset may
 // have a million paths.
-func Only(paths []string) *Ignore {
+func OnlyPaths(paths []string) *Ignore {
 	only := map[string]bool{}
 	for _, p := range paths {
 		if p = path.Clean(p); p == "." {
@@ -199,7 +199,7 @@ func (i *Ignore) Except(f func(name string, folder bool) bool) *Ignore {
 	return &except
 }
 
-// selects reports whether a path is at or below one of the paths of Only, or is a folder that leads to one.
+// selects reports whether a path is at or below one of the paths of OnlyPaths, or is a folder that leads to one.
 func (i *Ignore) selects(name string) bool {
 	if _, known := i.only[name]; known {
 		return true

@@ -59,7 +59,7 @@ func NewLanding(ctx context.Context, to string, m Manifest) (*Landing, error) {
 		}
 		paths = append(paths, name)
 	}
-	here, err := Scan(ctx, to, Only(paths))
+	here, err := Scan(ctx, to, OnlyPaths(paths))
 	if err != nil {
 		return nil, err
 	}
@@ -321,7 +321,7 @@ const partAge = time.Hour
 
 // entries lists a folder. Something else in its place is an error, and does not block.
 func (l *Landing) entries(folder string) ([]fs.DirEntry, error) {
-	opened, err := l.root.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0) //nolint:forbidigo // a FIFO is no folder
+	opened, err := l.root.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0) //nolint:forbidigo // a FIFO is not a folder
 	if err != nil {
 		return nil, err
 	}

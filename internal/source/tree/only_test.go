@@ -31,7 +31,7 @@ func TestOnly(t *testing.T) {
 		{[]string{"f*"}, []string{"f*"}},
 		{[]string{"a/none"}, []string{"a"}},
 	} {
-		m, err := Scan(t.Context(), dir, Only(tc.paths))
+		m, err := Scan(t.Context(), dir, OnlyPaths(tc.paths))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestOnlyOfManyPaths(t *testing.T) {
 	for i := range paths {
 		paths[i] = fmt.Sprintf("train/n%08d/%d.jpeg", i/100, i)
 	}
-	only := Only(paths)
+	only := OnlyPaths(paths)
 	for _, name := range paths {
 		if only.LeavesOut(name, false) || !only.LeavesOut(name+"x", false) {
 			t.Fatalf("%s: want this file, and not its neighbour", name)

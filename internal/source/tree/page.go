@@ -88,7 +88,7 @@ func ScanPage(ctx context.Context, dir string, ignore *Ignore, from Cursor, enou
 			page.Next = &Cursor{After: page.Entries[len(page.Entries)-1].Path}
 			break
 		}
-		if err := each(ctx, group, p.read); err != nil {
+		if err := forEachFile(ctx, group, p.read); err != nil {
 			return Page{}, notScanned(ctx, dir, err)
 		}
 		if p.unfinished {

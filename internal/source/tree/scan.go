@@ -101,11 +101,11 @@ func (s *scanner) add(ctx context.Context, name string, file fs.DirEntry) error 
 }
 
 func (s *scanner) hash(ctx context.Context) error {
-	return each(ctx, s.entries, func(ctx context.Context, e *Entry) error { return s.hashFile(ctx, e) })
+	return forEachFile(ctx, s.entries, func(ctx context.Context, e *Entry) error { return s.hashFile(ctx, e) })
 }
 
-// each calls do for every file, some at once.
-func each(ctx context.Context, entries []Entry, do func(context.Context, *Entry) error) error {
+// forEachFile calls do for every file, some at once.
+func forEachFile(ctx context.Context, entries []Entry, do func(context.Context, *Entry) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(min(runtime.GOMAXPROCS(0), 8))
 	for i := range entries {
@@ -132,7 +132,7 @@ func (s *scanner) hashFile(ctx context.Context, e *Entry) error {
 	info, err := file.Stat()
 	if err == nil {
 		e.Executable = info.Mode()&0o100 != 0
-		e.Content, e.Size, err = sum(ctx, file, info.Size())
+		e.Content, e.Size, err = hashReader(ctx, file, info.Size())
 	}
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", file.Name(), err)
@@ -140,8 +140,8 @@ func (s *scanner) hashFile(ctx context.Context, e *Entry) error {
 	return nil
 }
 
-// sum reads r, probably of so many bytes, to its end.
-func sum(ctx context.Context, r io.Reader, probably int64) (content Digest, size int64, err error) {
+// hashReader reads r, probably of so many bytes, to its end.
+func hashReader(ctx context.Context, r io.Reader, probably int64) (content Digest, size int64, err error) {
 	hash := sha256.New()
 	size, err = io.CopyBuffer(hash, contextReader{ctx, r}, make([]byte, max(1, min(probably, 256<<10))))
 	return DigestOf(hash), size, err

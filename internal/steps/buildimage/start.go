@@ -42,7 +42,7 @@ type claim struct {
 }
 
 func readClaim(config *buildv1.BuildConfig) (c claim) {
-	// An unreadable annotation is no claim.
+	// An unreadable annotation is not a claim.
 	_ = json.Unmarshal([]byte(config.Annotations[claimAnnotation]), &c)
 	return c
 }
@@ -206,7 +206,7 @@ func (b *builder) startedBy(caller string, builds []*buildv1.Build) *buildv1.Bui
 func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Duration) (build *buildv1.Build, err error) {
 	waiting, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	err = kube.Until(waiting, "builds of "+b.flavour, b.builds.Builds(b.namespace), buildsOf(configName(b.flavour)),
+	err = kube.WatchUntil(waiting, "builds of "+b.flavour, b.builds.Builds(b.namespace), buildsOf(configName(b.flavour)),
 		func(builds []*buildv1.Build) (bool, error) {
 			// A build that has failed meanwhile counts too.
 			build = b.startedBy(other.Caller, builds)
@@ -301,7 +301,7 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 	}()
 	var build *buildv1.Build
 	find := func(ctx context.Context, wait bool) error {
-		return kube.Until(ctx, "builds of "+name, b.builds.Builds(b.namespace), buildsOf(name), func(builds []*buildv1.Build) (bool, error) {
+		return kube.WatchUntil(ctx, "builds of "+name, b.builds.Builds(b.namespace), buildsOf(name), func(builds []*buildv1.Build) (bool, error) {
 			build = b.startedBy(b.caller, builds)
 			return build != nil || !wait, nil
 		})

@@ -67,7 +67,7 @@ func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
 	*r = fabric.Report{Nodes: len(c.Nodes)}
 	err := c.check(ctx)
 	r.Seconds = time.Since(c.began).Seconds()
-	fabric.Sort(r.Measurements)
+	fabric.SortMeasurements(r.Measurements)
 	switch reason := fail.ReasonOf(err); {
 	case reason == fail.NetworkBroken:
 		r.Verdict, r.Message = fabric.Broken, err.Error()
@@ -322,7 +322,7 @@ func (c *Check) together(ctx context.Context, all []*job) ([]outcome, error) {
 }
 
 func (c *Check) whole(bound time.Duration) *job {
-	sizes, pairBytes := fabric.Sizes(c.report.Backend, c.settings.Mode != agent.RDMA && len(c.Nodes) > 1)
+	sizes, pairBytes := fabric.MessageSizes(c.report.Backend, c.settings.Mode != agent.RDMA && len(c.Nodes) > 1)
 	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(),
 		Others: !c.Quick, Inside: !c.Quick || c.report.Backend == fabric.NCCL, Devices: deviceTime.Seconds()}
 	name := "all"
@@ -394,7 +394,7 @@ func (c *Check) describe(out outcome) {
 	if !ok {
 		return
 	}
-	r.Transport, r.Findings = summary.Transport.Words(), summary.Findings
+	r.Transport, r.Findings = summary.Transport.DisplayName(), summary.Findings
 	summary.Processes = nil
 	r.Network = &summary
 }
@@ -402,7 +402,7 @@ func (c *Check) describe(out outcome) {
 // wanted returns the slowest transport that is right: GPUDirect if all nodes support it.
 func (c *Check) wanted() nccl.Transport {
 	wanted := agent.WantedTransport(c.settings.Mode, len(c.Nodes))
-	if wanted == nccl.RDMAGPU && slices.ContainsFunc(c.devices, func(f rdma.Facts) bool { return f.GPUDirect.Way() == "none" }) {
+	if wanted == nccl.RDMAGPU && slices.ContainsFunc(c.devices, func(f rdma.Facts) bool { return f.GPUDirect.Describe() == "none" }) {
 		return nccl.RDMAHost
 	}
 	return wanted
@@ -422,7 +422,7 @@ func (c *Check) wrongTransport() error {
 	if r.Network == nil || r.Network.Transport != nccl.Sockets {
 		return nil
 	}
-	on := r.Network.On(nccl.Sockets)
+	on := r.Network.RanksOn(nccl.Sockets)
 	text := fmt.Sprintf("checking the fabric: %d of %d ranks use TCP sockets, want RDMA", len(on), len(r.Network.Ranks))
 	next := "mlenv rdma shows devices, ports, memlock and capabilities of each node"
 	if f, ok := c.whySockets(); ok {

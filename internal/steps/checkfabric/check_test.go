@@ -132,7 +132,7 @@ func TestCheckWaitsForItsTurn(t *testing.T) {
 		})
 	})
 	const timeToGetTheTurn = time.Minute
-	release, err := check.Nodes[0].Turn(t.Context(), timeToGetTheTurn)
+	release, err := check.Nodes[0].WaitForTurn(t.Context(), timeToGetTheTurn)
 	if err != nil {
 		t.Fatal(err)
 	}

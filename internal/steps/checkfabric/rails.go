@@ -76,7 +76,7 @@ func (c *Check) gpu(node, place int) string {
 func (c *Check) expectedOf(r rail) (least rdma.BytesPerSecond, far bool) {
 	for node, port := range r.ports {
 		gpu := c.gpu(node, r.gpus[node])
-		if port.Device.GPUs[gpu].Far() {
+		if port.Device.GPUs[gpu].CrossesHostBridge() {
 			return 0, true
 		}
 		if b := c.devices[node].RailBandwidth(port, gpu); node == 0 || b < least {
@@ -128,7 +128,7 @@ func (c *Check) limitToRail(r rail, node int, input *fabric.Input, env map[strin
 func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 	const most = 0.9 // of the time left: a rail that hangs is looked into
 	groups := turns(rails)
-	sizes, _ := fabric.Sizes(c.report.Backend, false)
+	sizes, _ := fabric.MessageSizes(c.report.Backend, false)
 	for i, group := range groups {
 		bound := max(c.shareOfTimeLeft(most)/time.Duration(len(groups)-i+1), c.hangTime())
 		if c.shareOfTimeLeft(most) < bound {

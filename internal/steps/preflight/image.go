@@ -85,7 +85,7 @@ func (p *probe) mayPull(ctx context.Context, name, image, account, from, stream 
 			"%s is an image of namespace %s, from which service account %s may not pull (get imagestreams/layers)",
 			image, from, account).because(fail.ImageUnavailable)
 	}
-	mine, own := kube.IMay(ctx, p.Clients.Kube, asked)
+	mine, own := kube.CanI(ctx, p.Clients.Kube, asked)
 	if own == nil && !mine && p.Clients.InCluster {
 		return newCheck(name, Warning, next,
 			"%s is an image of namespace %s; whether service account %s may pull it is not known, and the account of this step may not",

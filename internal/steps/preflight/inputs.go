@@ -126,7 +126,7 @@ func (p *probe) foreignDefaults() (checks []Check) {
 	return checks
 }
 
-// environment reports who holds the environment. It is not an error for a caller that will wait, or is no run.
+// environment reports who holds the environment. It is not an error for a caller that will wait, or is not a run.
 func (p *probe) environment(ctx context.Context) []Check {
 	const name = "environment"
 	held := p.env().Lease(p.Log)
@@ -181,8 +181,8 @@ func (p *probe) repository(ctx context.Context) []Check {
 	}
 	defer claimfile.RemoveAll(cmp.Or(p.Scratch, os.TempDir()), dir)
 	source := git.Source{URL: url, Revision: p.value("revision"), Auth: p.Secrets.Git}
-	listing, err := git.Look(ctx, slog.New(slog.DiscardHandler), dir, source)
-	url = git.Shown(url)
+	listing, err := git.ListFiles(ctx, slog.New(slog.DiscardHandler), dir, source)
+	url = git.WithoutUser(url)
 	switch {
 	case ctx.Err() != nil:
 		return []Check{newCheck(name, Unknown, "", "%s did not answer within %s", url, timeLimit)}
@@ -198,7 +198,7 @@ func (p *probe) repository(ctx context.Context) []Check {
 
 func (p *probe) files(commit git.Listing) (checks []Check) {
 	for _, file := range launch.NamedFiles(p.value, commit.Has) {
-		seen, submodule := commit.Lacks(file.Path), commit.Submodule(file.Path)
+		seen, submodule := commit.WhyMissing(file.Path), commit.Submodule(file.Path)
 		switch {
 		case seen != "":
 			checks = append(checks, newCheck(file.Param, Blocked, file.NextStep(commit.Has), "%q: %s", file.Value, seen).because(file.Missing))

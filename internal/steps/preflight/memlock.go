@@ -166,7 +166,7 @@ func LockMemory(ctx context.Context, clients *kube.Clients, r objects.Request) (
 // account may use allows it. The cluster chooses the most restrictive one.
 func (p *probe) decideLock(ctx context.Context) {
 	security := p.file.Security
-	if !p.rdma || !p.groups[securityGroup] || security.RequiresPrivilegedSCC || slices.Contains(security.Adds(), "IPC_LOCK") {
+	if !p.rdma || !p.groups[securityGroup] || security.RequiresPrivilegedSCC || slices.Contains(security.AddedCapabilities(), "IPC_LOCK") {
 		return
 	}
 	p.lock = p.nodesLimits()

@@ -180,7 +180,7 @@ func (p *probe) enough(all []capacity) []Check {
 	}
 	if railed := keep(usable, func(c capacity) bool { return !slices.ContainsFunc(c.small, rail) }); len(railed) < requested {
 		look := "oc get sriovnetworknodestates -n openshift-sriov-network-operator (is the node policy synced?)"
-		if p.file.Network.RDMA.Form() == cluster.SharedDevices {
+		if p.file.Network.RDMA.DescribeForm() == cluster.SharedDevices {
 			look = "oc get nicclusterpolicy (is its rdmaSharedDevicePlugin ready, and do its selectors match the cards?)"
 		}
 		checks = append(checks, newCheck("rails", BlockedRDMA, look+", or correct network.rdma.resources in the cluster file",

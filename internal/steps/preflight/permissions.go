@@ -25,7 +25,7 @@ const fewRights = 3
 func (p *probe) isAllowed(ctx context.Context, account string, a authorizationv1.ResourceAttributes) (bool, error) {
 	if account == "" {
 		a.Namespace = p.Request.Namespace
-		return kube.IMay(ctx, p.Clients.Kube, a)
+		return kube.CanI(ctx, p.Clients.Kube, a)
 	}
 	allowed, err := kube.AccountMay(ctx, p.Clients.Kube, p.Request.Namespace, account, a)
 	return allowed, err
@@ -33,7 +33,7 @@ func (p *probe) isAllowed(ctx context.Context, account string, a authorizationv1
 
 // permissions compares the rights of the steps' account with the Role of mlenv install.
 func (p *probe) permissions(ctx context.Context) []Check {
-	needed, looking := install.Rules()
+	needed, looking := install.RoleRules()
 	user := kube.Account(p.Request.Namespace, p.ServiceAccount)
 	if p.ServiceAccount == "" {
 		user = kube.WhoAsks(ctx, p.Clients.Kube)
@@ -59,7 +59,7 @@ func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.Po
 	var texts, grants []string
 	for _, r := range missing {
 		texts = append(texts, strings.Join(r.Verbs, ", ")+" "+r.Resource.String())
-		grants = append(grants, kube.Grant(user, strings.Join(r.Verbs, ","), r.Resource.Resource, r.Resource.Group, p.Request.Namespace))
+		grants = append(grants, kube.GrantCommands(user, strings.Join(r.Verbs, ","), r.Resource.Resource, r.Resource.Group, p.Request.Namespace))
 	}
 	next := strings.Join(grants, "\n")
 	if len(missing) > fewRights {

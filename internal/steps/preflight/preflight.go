@@ -295,7 +295,7 @@ func (p *probe) decideRDMA(ctx context.Context) {
 	}
 	p.rdma = true
 	if rdma.Plugged() {
-		decide(OK, "", "by %s: %s, %s", rdma.Form(), humanize.Count(len(rdma.Attachments), "attachment"),
+		decide(OK, "", "by %s: %s, %s", rdma.DescribeForm(), humanize.Count(len(rdma.Attachments), "attachment"),
 			humanize.Count(len(rdma.Resources), "resource"))
 	} else {
 		on := ""

@@ -119,7 +119,7 @@ func (p *provisioner) waitExpanded(ctx context.Context, begun map[string]objects
 	// Provisioners that set no condition report a failure only by an event.
 	failures := p.resizeFailures(waiting)
 	left := maps.Clone(begun)
-	err := kube.Until(waiting, "the claims that are expanded", p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace),
+	err := kube.WatchUntil(waiting, "the claims that are expanded", p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace),
 		metav1.ListOptions{},
 		func(claims []*corev1.PersistentVolumeClaim) (bool, error) {
 			for _, claim := range claims {
@@ -171,7 +171,7 @@ func (p *provisioner) resizeFailures(ctx context.Context) func(*corev1.Persisten
 	failures := map[types.UID]string{} // mu guards failures
 	go func() {
 		options := metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim"}
-		_ = kube.Until(ctx, "the events of claims", p.clients.Kube.CoreV1().Events(p.request.Namespace), options,
+		_ = kube.WatchUntil(ctx, "the events of claims", p.clients.Kube.CoreV1().Events(p.request.Namespace), options,
 			func(seen []*corev1.Event) (bool, error) {
 				mu.Lock()
 				defer mu.Unlock()

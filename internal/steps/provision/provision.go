@@ -231,7 +231,7 @@ func (p *provisioner) whyLost(ctx context.Context, lost error) error {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
 		defer cancel()
 		ending, err := run.EndingOf(asking, p.clients.Tekton, p.clients.Namespace, of.Name, types.UID(of.UID), of.Task, p.now())
-		if err == nil && ending.Cause.Final() {
+		if err == nil && ending.Cause.EndsWork() {
 			reason, message := receipt.ReasonOf(ending)
 			return fail.Becausef(reason, "provisioning environment %s/%s: %s", p.request.Namespace, p.request.Name, message)
 		}

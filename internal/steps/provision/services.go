@@ -133,7 +133,7 @@ func (p *provisioner) applyRoute(ctx context.Context, want *routev1.Route) error
 // servicesTime is how long services may take to answer. The kubelet updates a Secret in a running pod within some 90 s.
 const servicesTime = 2 * time.Minute
 
-// waitServices waits until the requested services answer, or cannot. That is no failure: the nodes can be used.
+// waitServices waits until the requested services answer, or cannot. That is not a failure: the nodes can be used.
 func (p *provisioner) waitServices(ctx context.Context, credentials agent.Credentials) []agent.ServiceStatus {
 	if len(p.request.Services) == 0 {
 		return nil

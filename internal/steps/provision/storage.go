@@ -169,7 +169,7 @@ func (p *provisioner) bindsInTime(ctx context.Context, claim *corev1.PersistentV
 	var last atomic.Pointer[string] // the last message of a provisioner that failed
 	go func() {
 		options := metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim,involvedObject.name=" + name}
-		_ = kube.Until(watching, "the events of claim "+name, p.clients.Kube.CoreV1().Events(p.request.Namespace), options,
+		_ = kube.WatchUntil(watching, "the events of claim "+name, p.clients.Kube.CoreV1().Events(p.request.Namespace), options,
 			func(seen []*corev1.Event) (bool, error) {
 				for _, event := range seen {
 					if event.InvolvedObject.UID != claim.UID {

@@ -68,7 +68,7 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 	})
 	watches.Go(func() {
 		// Only events show some causes, such as a refused pod.
-		_ = kube.Until(watching, "events", p.clients.Kube.CoreV1().Events(p.request.Namespace), metav1.ListOptions{},
+		_ = kube.WatchUntil(watching, "events", p.clients.Kube.CoreV1().Events(p.request.Namespace), metav1.ListOptions{},
 			func([]*corev1.Event) (bool, error) { poke(); return false, nil })
 	})
 	report := &reporter{p: p, set: set}

@@ -66,7 +66,7 @@ Files that .mlenvignore names are left out. Nothing else on the nodes changes.`,
 // writeHints writes the two results that Tekton Chains records as the source of a run. A folder has none: its commit need not have its
 // files.
 func writeHints(url, at string, source, commit *command.Result) error {
-	shown := git.Shown(url)
+	shown := git.WithoutUser(url)
 	if git.IsFolder(url) || shown == "" || at == "" {
 		return nil
 	}

@@ -161,7 +161,7 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		output = rank.Tail
 	}
 	r.job.Record = last.Record
-	next := r.job.Log(node, fmt.Sprintf("rank-%d.log", node))
+	next := r.job.LogCommand(node, fmt.Sprintf("rank-%d.log", node))
 	reason, what, why := fail.RequirementsFailed, "pip failed", matching(output, pipError.MatchString)
 	row, isKnown := known.Builds().FindOf("pip", strings.Join(output, "\n"))
 	switch {

@@ -394,7 +394,7 @@ func TestSendWaitsForItsTurn(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"train.py": "print()"})
 	const timeToGetTheTurn = time.Minute
-	release, err := agents[0].Client.Turn(t.Context(), timeToGetTheTurn)
+	release, err := agents[0].Client.WaitForTurn(t.Context(), timeToGetTheTurn)
 	if err != nil {
 		t.Fatal(err)
 	}

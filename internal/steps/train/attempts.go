@@ -126,7 +126,7 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 		a.Node = &on.node
 	case errors.As(err, &failed):
 		a.Node, a.Rank = &failed.Rank.Node, &failed.Rank.Rank
-		if failed.Waiting == nil { // else that rank had to be stopped, which is no error of its own
+		if failed.Waiting == nil { // else that rank had to be stopped, which is not an error of its own
 			a.Symptom = failed.Symptom()
 		}
 	}

@@ -29,7 +29,7 @@ const (
 
 // measure returns a line of the metrics as a fact. Its own time is by the clock of node 0.
 func (t *Training) measure(line map[string]any) measured {
-	at, ok := metrics.Time(line)
+	at, ok := metrics.TimeOf(line)
 	if !ok {
 		return measured{line, time.Now()}
 	}

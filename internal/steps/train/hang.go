@@ -25,8 +25,8 @@ import (
 // to the training.
 //
 // What counts as progress is output and metrics alone, of any rank. Processor time does not: a rank that waits in NCCL uses a
-// whole processor. An adapted bound ends a training only if all nodes answer, no rank evidently works (cause.Works), and some
-// rank evidently waits for another (cause.Waits); with launcher command it only warns. An explicit bound is a promise, and
+// whole processor. An adapted bound ends a training only if all nodes answer, no rank evidently works (cause.DoesOtherWork), and some
+// rank evidently waits for another (cause.WaitsForOther); with launcher command it only warns. An explicit bound is a promise, and
 // ends the training whatever its ranks do.
 type HangTimeout struct {
 	// Explicit is true if Bound is the user's.
@@ -144,7 +144,7 @@ func (w *silenceWatch) look(statuses []agent.JobStatus, quiet, bound time.Durati
 	now, complete := ask()
 	before := w.before
 	w.before = now
-	worker, works := cause.Works(before, now)
+	worker, works := cause.DoesOtherWork(before, now)
 	switch {
 	case bound == 0:
 		w.next = 2 * quiet
@@ -157,7 +157,7 @@ func (w *silenceWatch) look(statuses []agent.JobStatus, quiet, bound time.Durati
 	case works:
 		w.next = quiet + againAfter
 		return working, now, worker
-	case !complete || !cause.Waits(statuses, before, now):
+	case !complete || !cause.WaitsForOther(statuses, before, now):
 		w.next = quiet + againAfter
 		return unclear, now, 0
 	case before == nil: // one look does not show whether the stacks change
@@ -285,7 +285,7 @@ func (t *Training) hangFailure(statuses []agent.JobStatus, quiet, bound time.Dur
 	err := fail.Because(fail.Hang, hang)
 	if t.Spec.Run != "" { // the nodes will be gone
 		return fail.Advise(err, "mlenv fetch %s %s%s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record,
-			cause.Job{Namespace: t.Clients.Namespace}.In())
+			cause.Job{Namespace: t.Clients.Namespace}.NamespaceFlag())
 	}
 	return fail.Advise(err, "the stacks of all ranks are %s/stacks-RANK.txt on the nodes", statuses[0].Record)
 }

@@ -44,7 +44,7 @@ func (t *Training) noteRecord(ctx context.Context) {
 // noteEnd notes how the step ended. A retry of the step repeats a failure that is final.
 func (t *Training) noteEnd(ctx context.Context, result Result, failure error) {
 	t.journal.End(ctx, failure, func(p *receipt.Entry) {
-		p.Final = failure != nil && run.Final(p.Reason)
+		p.Final = failure != nil && run.IsFinalReason(p.Reason)
 		if failed := (cause.Error{}); errors.As(failure, &failed) {
 			p.Cause = failed.Culprit()
 		}

@@ -81,5 +81,5 @@ func (m *ncclMonitor) merge(statuses []agent.JobStatus, say func(slog.Level, str
 	finding := summary.Findings[i]
 	return fail.Advise(fail.Becausef(fail.TransportWrong, "training: %d of %d ranks use TCP sockets, want RDMA, which mode rdma promises: "+
 		"first on %s: %s: %s",
-		len(summary.On(nccl.Sockets)), m.ranks, finding.Host, finding.Cause, finding.Seen), "%s", finding.Next)
+		len(summary.RanksOn(nccl.Sockets)), m.ranks, finding.Host, finding.Cause, finding.Seen), "%s", finding.Next)
 }

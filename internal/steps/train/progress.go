@@ -55,7 +55,7 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 		p.dropped = dropped
 	}
 	step, ok := metrics.Number(value, "step")
-	loss, measured := metrics.Loss(value)
+	loss, measured := metrics.LossOf(value)
 	p.hasLoss = p.hasLoss || measured
 	if !ok {
 		return false
@@ -65,7 +65,7 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	}
 	const skew = 24 * time.Hour // of clocks; a time further away is none
 	at := now
-	if written, ok := metrics.Time(value); ok && written.Sub(now).Abs() <= skew {
+	if written, ok := metrics.TimeOf(value); ok && written.Sub(now).Abs() <= skew {
 		at = written
 	} else if wrong := value["time"]; wrong != nil {
 		delete(value, "time")

@@ -68,7 +68,7 @@ func (t *Training) watchRendezvous(ctx context.Context, m *meeting, statuses []a
 		case rank.Rendezvous == agent.Connecting:
 			text += "gets no answer from node 0, so the network between them may be at fault"
 		case asked:
-			text += cause.Doing(a)
+			text += cause.DescribeActivity(a)
 		default:
 			text += "runs"
 		}

@@ -59,7 +59,7 @@ exec sleep 1000`)
 	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "for 30s since the first came: rank 1 on node 1 ") {
 		t.Errorf("log %q, want one warning about rank 1", got)
 	}
-	if got := cause.Hang(training.Spec, statuses, nil); got != "rank 1 on node 1 has not reached the rendezvous" {
+	if got := cause.DescribeHang(training.Spec, statuses, nil); got != "rank 1 on node 1 has not reached the rendezvous" {
 		t.Errorf("the culprit of a hang: %s", got)
 	}
 	if err := os.WriteFile(release, nil, 0o600); err != nil {

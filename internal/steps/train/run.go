@@ -388,7 +388,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 	}
 	why, err := t.ending(ending)
 	switch {
-	case released && (err != nil || !why.Cause.Final()):
+	case released && (err != nil || !why.Cause.EndsWork()):
 		return fail.Advise(lost, "start the run again; mlenv down, the reaper and oc delete release environments")
 	case released: // the end of the run takes the environment with it
 		return runEndError(why)
@@ -396,7 +396,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 		t.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err))
 		return fail.Becausef(fail.Cancelled, "training: the step was stopped; job %s continues", t.ID)
 	}
-	if !why.Cause.Final() {
+	if !why.Cause.EndsWork() {
 		return fail.Becausef(fail.Cancelled, "training: %s; job %s continues and the next attempt finds it", why.Message, t.ID)
 	}
 	return t.stopSaving(ctx, ending, why)

@@ -371,7 +371,7 @@ func (t *Training) launcherFailed(ctx context.Context, status agent.JobStatus) e
 	err := fail.Becausef(fail.RankFailed, "training: launcher %s of node %d %s and started %d of %d ranks",
 		t.Spec.Launcher, status.Node, cause.Describe(status.Launcher), len(status.Ranks), t.Spec.RanksOfNode())
 	return fail.Advise(fail.WithTail(err, tail), "%s",
-		t.judge().causeJob(status).Log(status.Node, fmt.Sprintf("launcher-%d.log", status.Node)))
+		t.judge().causeJob(status).LogCommand(status.Node, fmt.Sprintf("launcher-%d.log", status.Node)))
 }
 
 func (t *Training) drain(logs *sync.WaitGroup) {

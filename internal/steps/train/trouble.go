@@ -153,7 +153,7 @@ func (c *course) startedAt() (first time.Time) {
 
 // warnOfLoss warns of the first loss that is not finite.
 func (c *course) warnOfLoss(fact measured) {
-	loss, ok := metrics.Loss(fact.line)
+	loss, ok := metrics.LossOf(fact.line)
 	if !ok || !math.IsNaN(loss) && !math.IsInf(loss, 0) || c.warned {
 		return
 	}
@@ -185,9 +185,9 @@ func (c *course) trouble(r ruled, why string) error {
 	case unsaved:
 		return fail.Advise(err, "write checkpoints to checkpoint_folder() in a format that is found; docs/reference/node.md lists them")
 	case c.spec.Run != "":
-		return fail.Advise(err, "mlenv receipt %s --html=report.html%s   # its curves", c.spec.Run, c.of.In())
+		return fail.Advise(err, "mlenv receipt %s --html=report.html%s   # its curves", c.spec.Run, c.of.NamespaceFlag())
 	}
-	return fail.Advise(err, "%s", c.causeJob(c.statuses[0]).Log(0, "metrics.jsonl"))
+	return fail.Advise(err, "%s", c.causeJob(c.statuses[0]).LogCommand(0, "metrics.jsonl"))
 }
 
 // atTheStep returns " at step 7", or "" if the step is not known.

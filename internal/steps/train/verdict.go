@@ -110,7 +110,7 @@ func endedBefore(found cause.Cause, statuses []agent.JobStatus) bool {
 // else nil.
 func (j judge) held(statuses []agent.JobStatus, found cause.Cause, then string) error {
 	status := statuses[found.Rank.Node]
-	held, ok := found.Held(status.Stopping)
+	held, ok := found.HeldAfterError(status.Stopping)
 	if !ok {
 		return nil
 	}
@@ -125,7 +125,7 @@ const moreTime = "# more time"
 
 // timedOut returns the error of a training whose deadline has passed. found is what ended it, if a rank did.
 func (j judge) timedOut(statuses []agent.JobStatus, found cause.Cause, took time.Duration) error {
-	// The grace of the ranks that were stopped is no time of the training.
+	// The training time does not include the grace of the ranks that were stopped.
 	text := fmt.Sprintf("training: it had not ended after %s", cmp.Or(j.timeout, took).Round(time.Second))
 	next := "give it more time with --timeout"
 	switch {

@@ -34,7 +34,7 @@ func (w *lossWatch) take(fact event, _, _ time.Time) string {
 	if step, ok := metrics.Number(line.line, "step"); ok {
 		w.step, w.stepped = step, true
 	}
-	loss, ok := metrics.Loss(line.line)
+	loss, ok := metrics.LossOf(line.line)
 	if !ok {
 		return ""
 	}
@@ -84,7 +84,7 @@ func (w *paceWatch) take(fact event, _, _ time.Time) string {
 	case w.at.IsZero() || step < w.step: // it starts over
 		w.at, w.step, w.since = line.at, step, time.Time{}
 		return ""
-	case step == w.step: // such as an evaluation, which is no part of the next step
+	case step == w.step: // such as an evaluation, which is not part of the next step
 		w.at = line.at
 		return ""
 	case line.at.Sub(w.at) < leastPace:

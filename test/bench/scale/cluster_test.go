@@ -110,7 +110,7 @@ func passThrough(b *testing.B, count int) *passes {
 	defer endKubelets()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	check(b, kube.Until(ctx, "nodes", p.admin.CoreV1().Nodes(), metav1.ListOptions{}, func(found []*corev1.Node) (bool, error) {
+	check(b, kube.WatchUntil(ctx, "nodes", p.admin.CoreV1().Nodes(), metav1.ListOptions{}, func(found []*corev1.Node) (bool, error) {
 		tainted := slices.ContainsFunc(found, func(node *corev1.Node) bool { return len(node.Spec.Taints) > 0 })
 		return len(found) > count && !tainted, nil
 	}))
@@ -222,7 +222,7 @@ func (p *passes) prepare() {
 			metav1.CreateOptions{})
 		check(p.b, err)
 	}
-	check(p.b, kube.Until(ctx, "the default service account", p.admin.CoreV1().ServiceAccounts("ns"), metav1.ListOptions{},
+	check(p.b, kube.WatchUntil(ctx, "the default service account", p.admin.CoreV1().ServiceAccounts("ns"), metav1.ListOptions{},
 		func(found []*corev1.ServiceAccount) (bool, error) { return len(found) > 0, nil }))
 }
 

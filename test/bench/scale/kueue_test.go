@@ -52,7 +52,7 @@ func (c *controlPlane) startKueue(ctx context.Context, admin *kubernetes.Clients
 	c.write("kueue.yaml", c.kueueConfig(ctx, admin, certificates))
 	c.start("kueue", filepath.Join(c.folders["kueue"], "kueue"), "--config="+c.path("kueue.yaml"), "--kubeconfig="+c.path("kueue.kubeconfig"))
 	// In a pod, the kubelet would write the manager's Secret into this folder.
-	check(c.b, kube.Until(ctx, "Kueue's certificate", admin.CoreV1().Secrets(kueueNamespace), metav1.ListOptions{},
+	check(c.b, kube.WatchUntil(ctx, "Kueue's certificate", admin.CoreV1().Secrets(kueueNamespace), metav1.ListOptions{},
 		func(found []*corev1.Secret) (bool, error) {
 			for _, secret := range found {
 				if secret.Name == "kueue-webhook-server-cert" && len(secret.Data["tls.crt"]) > 0 {

@@ -6,6 +6,7 @@
 package claimfile
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -148,6 +149,15 @@ func ReadTail(path string, most int64) (content []byte, info fs.FileInfo, err er
 	// The file may grow meanwhile.
 	content, err = io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-most), most))
 	return content, info, err
+}
+
+// MkdirTemp is os.MkdirTemp, which returns a path that RemoveAll takes also if TMPDIR is relative.
+func MkdirTemp(dir, pattern string) (string, error) {
+	dir, err := filepath.Abs(cmp.Or(dir, os.TempDir()))
+	if err != nil {
+		return "", err
+	}
+	return os.MkdirTemp(dir, pattern)
 }
 
 // RemoveAll deletes what is at path, with everything below it, if there is anything. Both paths must be absolute, and path below folder,

@@ -31,10 +31,10 @@ func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	made := agenttest.Start(t, 1)[0].Certificates()
 	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert,
 		"tls.key": made.ClientKey}}
-	me := "h-kim"
+	me, held := "h-kim", &coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("h-kim")}}
+	held.Annotations = map[string]string{lease.IdleAnnotation: "1h"}
 	clients := &kube.Clients{Namespace: "ns", Tekton: tektonfake.NewSimpleClientset(), Kube: fake.NewClientset(
-		secret, &appsv1.StatefulSet{ObjectMeta: about("env")},
-		&coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("h-kim")}})}
+		secret, &appsv1.StatefulSet{ObjectMeta: about("env")}, held)}
 	clients.Kube.(*fake.Clientset).PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true,
 			&authenticationv1.SelfSubjectReview{
@@ -46,7 +46,7 @@ func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	}
 	defer detach()
 	leases := clients.Kube.CoordinationV1().Leases("ns")
-	held, err := leases.Get(t.Context(), "env", metav1.GetOptions{})
+	held, err = leases.Get(t.Context(), "env", metav1.GetOptions{})
 	if err != nil || held.Spec.RenewTime == nil {
 		t.Errorf("the lease is %+v, %v; want it renewed", held, err)
 	}

@@ -74,7 +74,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch, config Config)
 	if config.Local { // no container ends with it
 		within = config.Paths.Home
 	}
-	scratch, err := os.MkdirTemp(within, "mlenv-job-*")
+	scratch, err := claimfile.MkdirTemp(within, "mlenv-job-*")
 	if err == nil { // torch ends a rank that cannot make its pipe
 		recordFlight(l.env, scratch)
 	}

@@ -66,7 +66,7 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 	if err != nil {
 		return nil, adviseWhole(err, dir, launch.ParamValue(pipeline, values, "script"))
 	}
-	copied, err := os.MkdirTemp("", "mlenv-folder-")
+	copied, err := claimfile.MkdirTemp("", "mlenv-folder-")
 	if err != nil {
 		return nil, fmt.Errorf("creating a folder for the copy: %w", err)
 	}
@@ -194,7 +194,7 @@ func (f *folder) sentBy(by *follower) {
 	by.present = func(ctx context.Context, of *v1.PipelineRun) { launch.ShowSender(ctx, by.clients, of) }
 }
 
-func (f *folder) remove() { claimfile.RemoveAll(os.TempDir(), f.dir) }
+func (f *folder) remove() { claimfile.RemoveAll(filepath.Dir(f.dir), f.dir) }
 
 func copyTree(to, from string, manifest tree.Manifest) error {
 	for _, entry := range manifest.Entries {

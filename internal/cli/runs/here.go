@@ -5,6 +5,7 @@ package runs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,7 +38,9 @@ func localOf(of local.Run) (runInfo, error) {
 	if m.Receipt == nil && !inProgress {
 		killed := onWorkspace(abandoned(m, of), of.Folder)
 		killed.Teardown = "all processes of the run ended with mlenv; its temporary files were deleted later"
-		if of.CleanUp() == nil { // else the next reader tries again, as it does without the receipt
+		if err := of.CleanUp(); err != nil { // the next reader tries again, as it does without the receipt
+			killed.Teardown = fmt.Sprintf("all processes of the run ended with mlenv; %v", err)
+		} else {
 			_ = journal.Write(killed)
 		}
 		m.Receipt = &killed

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -148,11 +149,11 @@ func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source 
 		source.Dir = packed.dir
 		return source, o.paramValue("revision"), packed.remove, nil
 	}
-	dir, err := os.MkdirTemp("", "mlenv-repository-")
+	dir, err := claimfile.MkdirTemp("", "mlenv-repository-")
 	if err != nil {
 		return source, "", nil, fmt.Errorf("creating a folder for the repository: %w", err)
 	}
-	remove = func() { claimfile.RemoveAll(os.TempDir(), dir) }
+	remove = func() { claimfile.RemoveAll(filepath.Dir(dir), dir) }
 	commit, err = git.Fetch(ctx, log, dir, git.Source{
 		URL: o.paramValue("repo-url"), Revision: o.paramValue("revision"),
 		Submodules: o.paramValue("submodules") == "true", LFS: o.paramValue("lfs") == "true",

@@ -52,9 +52,8 @@ func (j localJob) run(cmd *cobra.Command) (err error) {
 	log := command.TextLog(both)
 	start := receipt.Start{Run: e.Name, RunUID: e.Name, Environment: e.Name, User: userName(), Started: time.Now().UTC()}
 	journal, err := receipt.Dir(e.Dir()).BeginJournal(start)
-	source, notMoved := e.Adopt(j.source.Dir)
-	j.source.Dir = source
-	if err = errors.Join(err, notMoved, j.keepGiven(e.Dir())); err != nil {
+	j.source.Dir = e.Adopt(j.source.Dir)
+	if err = errors.Join(err, j.keepGiven(e.Dir())); err != nil {
 		return errors.Join(err, e.Shutdown())
 	}
 	failure := j.train(ctx, log, both, e, journal, start.Started)

@@ -103,11 +103,11 @@ func (s stepsImage) released() (string, error) {
 }
 
 func (s stepsImage) build(ctx context.Context, clients *kube.Clients, file cluster.File) (string, error) {
-	folder, err := os.MkdirTemp("", "mlenv-steps-")
+	folder, err := claimfile.MkdirTemp("", "mlenv-steps-")
 	if err != nil {
 		return "", err
 	}
-	defer claimfile.RemoveAll(os.TempDir(), folder)
+	defer claimfile.RemoveAll(filepath.Dir(folder), folder)
 	platform, err := s.lay(ctx, folder)
 	if err != nil {
 		return "", err

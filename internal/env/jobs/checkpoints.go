@@ -39,19 +39,22 @@ func (j Job) NewestCheckpoint(ctx context.Context, spec agent.JobSpec) (found ag
 // program that does not save then, as no rank handled SIGTERM; else "".
 func SavedSince(statuses []agent.JobStatus, newest agent.Checkpoint) string {
 	var since time.Time
-	unprepared := true
+	unhandled := true
 	for _, status := range statuses {
-		unprepared = unprepared && (status.NoHandler || status.Stopping.IsZero())
+		unhandled = unhandled && (status.NoHandler || status.Stopping.IsZero())
 		if !status.Stopping.IsZero() && (since.IsZero() || status.Stopping.Before(since)) {
 			since = status.Stopping
 		}
 	}
 	// Filesystems keep the time of a file to the second, or by another clock.
 	const rounding = 2 * time.Second
-	if unprepared && !since.IsZero() {
-		return "its program does not save when it is stopped"
-	}
-	if newest.Name == "" || since.IsZero() || newest.Modified.Before(since.Add(-rounding)) {
+	switch {
+	case since.IsZero():
+		return ""
+	case newest.Name == "" || newest.Modified.Before(since.Add(-rounding)):
+		if unhandled {
+			return "no rank handled SIGTERM, so the program saved nothing when it was stopped"
+		}
 		return ""
 	}
 	return "its ranks saved " + path.Base(newest.Name) + " before they ended"

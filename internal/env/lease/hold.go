@@ -95,8 +95,12 @@ func (h *Hold) Renew(ctx context.Context) error {
 	})
 }
 
-// NoteUse changes the Lease of an environment that somebody else holds: the reaper deletes none that has changed since it asked the nodes.
+// NoteUse changes the Lease of an environment that somebody else holds and that may be released as idle: the reaper deletes none that has
+// changed since it asked the nodes. Another Lease stays as it is, because it counts from its last change.
 func (c Client) NoteUse(ctx context.Context) error {
+	if lease, err := c.Find(ctx); err != nil || IdleTimeout(lease) == 0 {
+		return err
+	}
 	return c.change(ctx, "noting a use in", func(lease *coordinationv1.Lease) error {
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, UsedAnnotation, c.Now().UTC().Format(time.RFC3339Nano))
 		return nil

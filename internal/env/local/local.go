@@ -71,8 +71,8 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 	}
 	// An interrupted command still asks the nodes how its job ends.
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	if e.run, err = os.MkdirTemp("", scratchPrefix); err == nil {
-		_, err = fmt.Fprintln(e.lock, e.run)
+	if e.run, err = claimfile.MkdirTemp("", scratchPrefix); err == nil {
+		_, err = fmt.Fprintf(e.lock, "%s\n%s\n", e.run, hostname())
 	}
 	if err != nil {
 		err = fmt.Errorf("creating a folder for the sockets of the nodes: %w", err)
@@ -111,10 +111,13 @@ func (e *Environment) claimName() error {
 	return errors.Join(err, claimfile.RemoveAll(parent, begun), e.Unlock())
 }
 
-// Adopt moves a temporary folder to where it ends with the environment, whatever ends it.
-func (e *Environment) Adopt(folder string) (adopted string, err error) {
-	adopted = filepath.Join(e.run, "source")
-	return adopted, os.Rename(folder, adopted)
+// Adopt moves a temporary folder to where it ends with the environment, whatever ends it, and returns its new path.
+func (e *Environment) Adopt(folder string) string {
+	adopted := filepath.Join(e.run, "source")
+	if err := os.Rename(folder, adopted); err != nil {
+		return folder // on another volume; its own process deletes it
+	}
+	return adopted
 }
 
 // Unlock ends the run for other processes. The receipt must be there.
@@ -131,7 +134,10 @@ func (e *Environment) Shutdown() error {
 	for _, log := range e.logs {
 		errs = append(errs, log.Close())
 	}
-	return errors.Join(append(errs, claimfile.RemoveAll(os.TempDir(), e.run), claimfile.RemoveAll(filepath.Dir(e.own()), e.own()))...)
+	if e.run != "" {
+		errs = append(errs, claimfile.RemoveAll(filepath.Dir(e.run), e.run))
+	}
+	return errors.Join(append(errs, claimfile.RemoveAll(filepath.Dir(e.own()), e.own()))...)
 }
 
 func (e *Environment) start(ctx context.Context, environ []string, gpus [][]string) error {

@@ -272,6 +272,32 @@ func TestRemoveTakesNothingElse(t *testing.T) {
 	}
 }
 
+// Only the machine and the TMPDIR of a killed run know its temporary files. A reader elsewhere changes nothing, and says where they are.
+func TestCleanUpElsewhere(t *testing.T) {
+	of := Run{Folder: t.TempDir(), Name: "run-1"}
+	t.Setenv("TMPDIR", t.TempDir())
+	dir, ours := record.Newest(of.Dir(), 0), filepath.Join(os.TempDir(), scratchPrefix+"1")
+	status := agent.JobStatus{Spec: agent.JobSpec{Nodes: 1}, State: agent.Running}
+	if err := errors.Join(os.MkdirAll(ours, 0o755), os.MkdirAll(of.Dir(), 0o755), record.WriteJSON(dir.NodeStatus(0), status)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ folder, host, want string }{
+		{filepath.Join(t.TempDir(), scratchPrefix+"1"), hostname(), "below TMPDIR"}, {ours, "another", "on another"}, {ours, hostname(), ""},
+	} {
+		if err := os.WriteFile(of.path(lockName), []byte("1\n"+tc.folder+"\n"+tc.host+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		err := of.CleanUp()
+		after, unread := dir.ReadNode(0)
+		_, gone := os.Stat(ours)
+		cleaned := tc.want == ""
+		if cleaned != (err == nil) || !cleaned && !strings.Contains(err.Error(), tc.want) || cleaned != (gone != nil) ||
+			unread != nil || cleaned != (after.State == agent.Restarted) {
+			t.Errorf("%+v: %v, the record is %s, the folder: %v", tc, err, after.State, gone)
+		}
+	}
+}
+
 // A name that is a path finds nothing.
 func TestFind(t *testing.T) {
 	t.Setenv("XDG_DATA_HOME", t.TempDir())

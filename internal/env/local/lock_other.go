@@ -4,12 +4,16 @@
 
 package local
 
-import "github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+import (
+	"errors"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+)
 
 // Running is false: no run is on another system than Linux.
 func (r Run) Running() bool { return false }
 
 // Connect returns an error.
-func (r Run) Connect() (nodes.Set, error) { return nil, r.BusyError() }
+func (r Run) Connect() (nodes.Set, error) { return nil, errors.ErrUnsupported }
 
-func (r Run) lock() (unlock func(), err error) { return func() {}, nil }
+func (r Run) lock() (unlock func(), err error) { return nil, errors.ErrUnsupported }

@@ -38,7 +38,7 @@ type Run struct {
 }
 
 const (
-	// lockName is the file that a run in progress holds a lock on. Its lines are the ID of mlenv's process and the scratch folder.
+	// lockName is the file that a run in progress holds a lock on. Its lines are the ID of mlenv's process, the scratch folder and the machine.
 	lockName    = "lock"
 	longestLock = 8 << 10
 	// reachName is the file that tells other processes how to reach the nodes.
@@ -156,16 +156,28 @@ func (r Run) NodesEnded() (ended bool, failure string) {
 	return true, failure
 }
 
-// scratch returns the folder of the run's temporary files, "" if it is not known. The ranks may write the file that names it, so it may be
-// none but one of this kind.
-func (r Run) scratch() string {
+// scratch returns the folder of the run's temporary files, "" for none. The ranks may write the file that names it, so it may be none but one
+// of this kind; an error tells where it stays.
+func (r Run) scratch() (string, error) {
 	content, _ := claimfile.Read(r.path(lockName), longestLock)
-	_, folder, _ := strings.Cut(strings.TrimSuffix(string(content), "\n"), "\n")
-	digits := strings.TrimPrefix(folder, filepath.Join(os.TempDir(), scratchPrefix))
-	if digits == "" || strings.Trim(digits, "0123456789") != "" {
-		return ""
+	lines := strings.Split(string(content), "\n")
+	if len(lines) < 3 || lines[1] == "" {
+		return "", nil
 	}
-	return folder
+	folder, host := lines[1], lines[2]
+	switch digits, found := strings.CutPrefix(folder, filepath.Join(os.TempDir(), scratchPrefix)); {
+	case !found || digits == "" || strings.Trim(digits, "0123456789") != "":
+		return "", fmt.Errorf("temporary files of local run %s may be in %s: want a folder of mlenv below TMPDIR, which is %s", r.Name, folder,
+			os.TempDir())
+	case host != "" && host != hostname():
+		return "", fmt.Errorf("temporary files of local run %s are in %s on %s", r.Name, folder, host)
+	}
+	return folder, nil
+}
+
+func hostname() string {
+	name, _ := os.Hostname()
+	return name
 }
 
 // own returns the folder of what environments do not share. It ends with the environment.
@@ -179,21 +191,27 @@ func (r Run) CleanUp() error {
 		return err
 	}
 	defer unlock()
-	for node, nodes := 0, 1; node < nodes && err == nil; node++ {
+	if _, err := r.scratch(); err != nil {
+		return err
+	}
+	ended := r.LastWrite()
+	for node, nodes := 0, 1; node < nodes; node++ {
 		dir := record.Newest(r.Dir(), node)
-		status, unread := dir.ReadNode(node)
-		if nodes = status.Spec.Nodes; unread == nil && status.State == agent.Running {
-			status.State, status.Ended = agent.Restarted, r.LastWrite()
-			err = record.WriteJSON(dir.NodeStatus(node), status)
+		status, err := dir.ReadNode(node)
+		if nodes = max(nodes, status.Spec.Nodes); err == nil && status.State == agent.Running {
+			status.State, status.Ended = agent.Restarted, ended
+			if err := record.WriteJSON(dir.NodeStatus(node), status); err != nil {
+				return err
+			}
 		}
 	}
-	return errors.Join(err, r.removeScratch())
+	return r.removeScratch()
 }
 
 func (r Run) removeScratch() error {
 	err := claimfile.RemoveAll(filepath.Dir(r.own()), r.own())
-	if scratch := r.scratch(); scratch != "" {
-		err = errors.Join(err, claimfile.RemoveAll(os.TempDir(), scratch))
+	if scratch, _ := r.scratch(); scratch != "" {
+		err = errors.Join(err, claimfile.RemoveAll(filepath.Dir(scratch), scratch))
 	}
 	return err
 }

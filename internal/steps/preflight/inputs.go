@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
+	"path/filepath"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -175,11 +175,11 @@ func (p *probe) repository(ctx context.Context) []Check {
 	if git.IsFolder(url) || git.CheckURL(url) != nil || p.Secrets.GitUnread {
 		return nil // no repository, or its credentials are a problem of their own
 	}
-	dir, err := os.MkdirTemp(p.Scratch, "look-")
+	dir, err := claimfile.MkdirTemp(p.Scratch, "look-")
 	if err != nil {
 		return []Check{unread(name, "it", err)}
 	}
-	defer claimfile.RemoveAll(cmp.Or(p.Scratch, os.TempDir()), dir)
+	defer claimfile.RemoveAll(filepath.Dir(dir), dir)
 	source := git.Source{URL: url, Revision: p.value("revision"), Auth: p.Secrets.Git}
 	listing, err := git.ListFiles(ctx, slog.New(slog.DiscardHandler), dir, source)
 	url = git.WithoutUser(url)

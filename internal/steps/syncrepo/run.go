@@ -3,11 +3,9 @@
 package syncrepo
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -79,11 +77,11 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 		}
 		return s.await(ctx, o.Source, needs, gone)
 	}
-	dir, err := os.MkdirTemp(o.Scratch, "repository-")
+	dir, err := claimfile.MkdirTemp(o.Scratch, "repository-")
 	if err != nil {
 		return Result{}, fmt.Errorf("creating a folder for the repository: %w", err)
 	}
-	defer claimfile.RemoveAll(cmp.Or(o.Scratch, os.TempDir()), dir)
+	defer claimfile.RemoveAll(filepath.Dir(dir), dir)
 	began := time.Now()
 	commit, err := git.Fetch(ctx, log, dir, o.Source)
 	if err != nil {

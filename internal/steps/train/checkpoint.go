@@ -73,7 +73,7 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 }
 
 // sayResume reports what a run that resumes another one finds of it. The script decides what it reads.
-func (t *Training) sayResume(ctx context.Context) {
+func (t *Training) sayResume(ctx, following context.Context) {
 	of := t.Spec.Env[agent.ResumeVariable]
 	if of == "" {
 		return
@@ -81,6 +81,8 @@ func (t *Training) sayResume(ctx context.Context) {
 	at := t.place().WorkspaceOfRanks() + "/" + t.Spec.CheckpointFolder(t.ID)
 	asking, cancel := context.WithTimeout(ctx, jobs.Reachable)
 	defer cancel()
+	// Also of a training that ends at once, but its end does not wait long for that.
+	defer context.AfterFunc(following, func() { time.AfterFunc(askTime, cancel) })()
 	volumes, err := t.job().Checkpoints(asking, t.Spec)
 	best, incomplete, _ := jobs.NewestComplete(volumes)
 	switch {

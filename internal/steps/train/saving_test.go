@@ -106,7 +106,7 @@ func TestSavedAtTheTimeout(t *testing.T) {
 	for _, handler := range []string{`trap 'exit 0' TERM; `, ""} {
 		training, out, agents := newTraining(t, handler+`touch up; while :; do sleep 0.02; done`)
 		_, err := timeOut(t, training, agents, nil)
-		if fail.ReasonOf(err) != fail.TrainingTimeout || strings.Contains(err.Error(), "does not save when it is stopped") != (handler == "") {
+		if fail.ReasonOf(err) != fail.TrainingTimeout || strings.Contains(err.Error(), "no rank handled SIGTERM") != (handler == "") {
 			t.Errorf("handler %q: got %v, want TrainingTimeout, and whether the program saves\n%s", handler, err, out)
 		}
 	}

@@ -132,7 +132,7 @@ func (t *Training) Attempt(ctx context.Context) (Result, error) {
 		})
 	})
 	if !attached && t.Spec.Attempt() == 1 {
-		followers.Go(func() { t.sayResume(ctx) }) // also of a training that ends at once
+		followers.Go(func() { t.sayResume(ctx, following) })
 	}
 	followers.Go(func() { t.showProgress(following, shown) })
 	followers.Go(func() { t.noteProgress(following, shown) })

@@ -276,7 +276,7 @@ func TestRemoveTakesNothingElse(t *testing.T) {
 func TestCleanUpElsewhere(t *testing.T) {
 	of := Run{Folder: t.TempDir(), Name: "run-1"}
 	t.Setenv("TMPDIR", t.TempDir())
-	dir, ours := record.Newest(of.Dir(), 0), filepath.Join(os.TempDir(), scratchPrefix+"1")
+	dir, ours := record.Dir(of.Dir()), filepath.Join(os.TempDir(), scratchPrefix+"1")
 	status := agent.JobStatus{Spec: agent.JobSpec{Nodes: 1}, State: agent.Running}
 	if err := errors.Join(os.MkdirAll(ours, 0o755), os.MkdirAll(of.Dir(), 0o755), record.WriteJSON(dir.NodeStatus(0), status)); err != nil {
 		t.Fatal(err)

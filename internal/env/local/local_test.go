@@ -277,7 +277,8 @@ func TestCleanUpElsewhere(t *testing.T) {
 	of := Run{Folder: t.TempDir(), Name: "run-1"}
 	t.Setenv("TMPDIR", t.TempDir())
 	dir, ours := record.Dir(of.Dir()), filepath.Join(os.TempDir(), scratchPrefix+"1")
-	status := agent.JobStatus{Spec: agent.JobSpec{Nodes: 1}, State: agent.Running}
+	status := agent.JobStatus{ID: "run-1", State: agent.Running,
+		Spec: agent.JobSpec{Nodes: 1, RanksPerNode: 1, Launcher: agent.Command, Script: "true"}}
 	if err := errors.Join(os.MkdirAll(ours, 0o755), os.MkdirAll(of.Dir(), 0o755), record.WriteJSON(dir.NodeStatus(0), status)); err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +294,7 @@ func TestCleanUpElsewhere(t *testing.T) {
 		cleaned := tc.want == ""
 		if cleaned != (err == nil) || !cleaned && !strings.Contains(err.Error(), tc.want) || cleaned != (gone != nil) ||
 			unread != nil || cleaned != (after.State == agent.Restarted) {
-			t.Errorf("%+v: %v, the record is %s, the folder: %v", tc, err, after.State, gone)
+			t.Errorf("%+v: %v, the record is %s (%v), the folder: %v", tc, err, after.State, unread, gone)
 		}
 	}
 }

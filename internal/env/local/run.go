@@ -38,7 +38,7 @@ type Run struct {
 }
 
 const (
-	// lockName is the file that a run in progress holds a lock on. Its lines are the ID of mlenv's process, the scratch folder and the machine.
+	// lockName is the file that a run in progress holds a lock on. Its lines: mlenv's process ID, the scratch folder, its machine.
 	lockName    = "lock"
 	longestLock = 8 << 10
 	// reachName is the file that tells other processes how to reach the nodes.
@@ -156,8 +156,8 @@ func (r Run) NodesEnded() (ended bool, failure string) {
 	return true, failure
 }
 
-// scratch returns the folder of the run's temporary files, "" for none. The ranks may write the file that names it, so it may be none but one
-// of this kind; an error tells where it stays.
+// scratch returns the folder of the run's temporary files, "" for none. The ranks may write the file that names it, so it may be none but
+// one of this kind; an error tells where it stays.
 func (r Run) scratch() (string, error) {
 	content, _ := claimfile.Read(r.path(lockName), longestLock)
 	lines := strings.Split(string(content), "\n")

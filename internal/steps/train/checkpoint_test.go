@@ -118,7 +118,7 @@ func TestSearchForCheckpoints(t *testing.T) {
 	} {
 		out.Reset()
 		training.Spec.Env[agent.ResumeVariable] = of
-		training.sayResume(t.Context())
+		training.sayResume(t.Context(), t.Context())
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%s: got %q, want %q", of, out, want)
 		}

@@ -4,10 +4,17 @@
 
 package local
 
-import "github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+import (
+	"context"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+)
 
 // Running is false: no run is on another system than Linux.
 func (r Run) Running() bool { return false }
+
+// Checkpoint finds none.
+func (r Run) Checkpoint(context.Context, int) (path string, err error) { return "", nil }
 
 // Connect returns an error.
 func (r Run) Connect() (nodes.Set, error) { return nil, r.Busy() }

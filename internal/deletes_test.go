@@ -36,7 +36,8 @@ var deletions = []deletion{
 	{"cli/runs/here.go:here.remove", "local runs", "pruneLocal: no run in progress is of its series; the user's answer",
 		"cli/runs.TestLocalPrune cli/runs.TestLocalPruneKeepsTheSeries"},
 	{"env/local/run.go:Run.Remove env/local/run.go:Run.removeScratch", "a local run: record, receipt, work folder; temporary files of one " +
-		"that was killed", "nothing holds its lock; the path of the scratch folder is one of that kind", "env/local.TestKilled env/local.TestRemoveTakesNothingElse"},
+		"that was killed", "nothing holds its lock; the path of the scratch folder is one of that kind",
+		"env/local.TestKilled env/local.TestRemoveTakesNothingElse"},
 	{"pipeline/launch/launch.go:Delete", "a PipelineRun", "the UID; its callers ask more: the next two rows", "cli/runs.TestStartAgain"},
 	{"pipeline/launch/launch.go:Restart", "a PipelineRun, to start it again", "the caller: no step of it has run, because its pods came " +
 		"before their pull secrets", "cli/runs.TestCourse cli/runs.TestStartAgain"},

@@ -426,7 +426,8 @@ open("out/latest", "w").write("step-7")`, "other": ""} {
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(&asked)
 	cmd.SetArgs([]string{"--local", "saved"})
-	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(asked.String(), "whole checkpoint "+path+".\nDelete 1 local run,") {
+	want := "whole checkpoint " + path + ".\nDelete 1 local run,"
+	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(asked.String(), want) {
 		t.Errorf("%v; it asks: %s", err, asked.String())
 	}
 	if _, err := os.Stat(path); !os.IsNotExist(err) {

@@ -36,7 +36,8 @@ var deletions = []deletion{
 	{"cli/runs/here.go:here.remove", "local runs", "pruneLocal: no run in progress is of its series; the user's answer",
 		"cli/runs.TestLocalPrune cli/runs.TestLocalPruneKeepsTheSeries"},
 	{"env/local/run.go:Run.Remove env/local/run.go:Run.removeScratch", "a local run: record, receipt, work folder; temporary files of one " +
-		"that was killed", "nothing holds its lock; the path of the scratch folder is one of that kind", "env/local.TestKilled env/local.TestRemoveTakesNothingElse"},
+		"that was killed", "nothing holds its lock; the path of the scratch folder is one of that kind",
+		"env/local.TestKilled env/local.TestRemoveTakesNothingElse"},
 	{"pipeline/launch/launch.go:Delete", "a PipelineRun", "the UID; its callers ask more: the next two rows", "cli/runs.TestStartAgain"},
 	{"pipeline/launch/launch.go:Restart", "a PipelineRun, to start it again", "the caller: no step of it has run, because its pods came " +
 		"before their pull secrets", "cli/runs.TestCourse cli/runs.TestStartAgain"},
@@ -71,7 +72,8 @@ var deletions = []deletion{
 		"agent/treestore.TestUnchangedFilesAreDeleted agent/treestore.TestNodesShare"},
 	{"agent/treestore/work.go:Store.clean", "the notes about a work folder", "no node uses it; CleanUp: none has renewed its use for a day",
 		"agent/treestore.TestNodesShare agent/treestore.TestAbandoned"},
-	{"agent/treestore/collect.go:Store.removeOlder", "scraps of transfers", "it is more than a day old", "agent/treestore.TestCollectDropsScraps"},
+	{"agent/treestore/collect.go:Store.removeOlder", "scraps of transfers", "it is more than a day old",
+		"agent/treestore.TestCollectDropsScraps"},
 	{"agent/treestore/sources.go:Store.has", "a kept content", "its digest is not its name", "agent/treestore.TestKeptContentsAreRead"},
 	{"agent/treestore/receive.go:Store.dropKept", "kept contents", "the tree that has just landed has it",
 		"agent/treestore.TestKeptContentsOfOthersStay"},

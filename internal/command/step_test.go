@@ -143,7 +143,7 @@ func TestResultIsBounded(t *testing.T) {
 
 // TestConfirm: what deletes is not begun by a key that is pressed by habit.
 func TestConfirm(t *testing.T) {
-	for answer, want := range map[string]bool{"yes\n": true, " yes": true, "y\n": false, "\n": false, "": false} {
+	for answer, want := range map[string]bool{"yes\n": true, "y\n": false, "\n": false, "": false} {
 		cmd := &cobra.Command{}
 		cmd.SetContext(t.Context())
 		cmd.SetIn(strings.NewReader(answer))

@@ -50,7 +50,7 @@ func (s *Server) checkpoints(w http.ResponseWriter, r *http.Request, search agen
 			jobs = append(jobs, s.jobs.earlier(search.Job, search.Series)...)
 		}
 		for _, job := range jobs {
-			inWork, workErr := s.checkpointsIn(r.Context(), job, search)
+			inWork, workErr := s.config.Paths.CheckpointsIn(r.Context(), job, search)
 			found, err = append(found, inWork...), errors.Join(err, workErr)
 		}
 	}
@@ -60,13 +60,14 @@ func (s *Server) checkpoints(w http.ResponseWriter, r *http.Request, search agen
 	return answer(w, newest(found))
 }
 
-// checkpointsIn finds those in the working directory of a job. Files of its tree are none, whatever their names are.
-func (s *Server) checkpointsIn(ctx context.Context, job string, search agent.CheckpointSearch) ([]agent.Checkpoint, error) {
-	laid, err := treestore.LaidIn(s.config.Paths.stateDir(), job)
+// CheckpointsIn finds those in the working directory of a job. Files of its tree are none, whatever their names are.
+func (p Paths) CheckpointsIn(ctx context.Context, job string, search agent.CheckpointSearch) ([]agent.Checkpoint, error) {
+	laid, err := treestore.LaidIn(p.stateDir(), job)
 	if err != nil {
 		return nil, err
 	}
-	f := finder{ctx: ctx, root: s.trees.WorkDir(job), search: search, skip: func(name string) bool { return laid.Has(name, false) }}
+	f := finder{ctx: ctx, root: filepath.Join(p.Workspace, agent.WorkFolder, job), search: search,
+		skip: func(name string) bool { return laid.Has(name, false) }}
 	found, err := f.checkpoints()
 	for i := range found {
 		found[i].Job = job

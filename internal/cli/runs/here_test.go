@@ -332,6 +332,9 @@ func TestLocalKilled(t *testing.T) {
 			if r := receiptOf(t, "try-1"); r.Reason != tc.reason || !strings.Contains(r.Message, tc.want) || r.Ended.IsZero() {
 				t.Errorf("the receipt is %+v", r)
 			}
+			if r := receiptOf(t, "try-1"); tc.reason != "" && r.Phases[0].Reason != tc.reason {
+				t.Errorf("its phase ended with %s, want %s", r.Phases[0].Reason, tc.reason)
+			}
 			if _, err := os.Stat(filepath.Join(e.Dir(), "receipt.json")); err != nil {
 				t.Error(err)
 			}
@@ -398,6 +401,37 @@ func TestLocalPruneKeepsTheSeries(t *testing.T) {
 	prints(t, []string{"Local run other is deleted."}, PruneCommand(), "--local", "--yes")
 	if _, err := os.Stat(filepath.Join(of.Folder, agent.WorkFolder, "try-1", "out.txt")); err != nil {
 		t.Error(err)
+	}
+}
+
+// A whole checkpoint in a working directory is deleted only with a run that is named, and the question names it.
+func TestLocalPruneKeepsCheckpoints(t *testing.T) {
+	for name, script := range map[string]string{"saved": `import os
+os.makedirs("out/step-7")
+open("out/step-7/mp_rank_00_model_states.pt", "w").write("x")
+open("out/latest", "w").write("step-7")`, "other": ""} {
+		if err := locally(t.Context(), t, io.Discard, script, "--nodes=1", "--launcher=command", "--run-name="+name); err != nil {
+			t.Fatal(fail.Details(err))
+		}
+	}
+	of, _ := local.Find("saved")
+	path := filepath.Join(of.Folder, agent.WorkFolder, "saved", "out/step-7")
+	prints(t, []string{"Local run other is deleted."}, PruneCommand(), "--local", "--yes")
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+	var asked locked.Buffer
+	cmd := PruneCommand()
+	cmd.SetIn(strings.NewReader("yes\n"))
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(&asked)
+	cmd.SetArgs([]string{"--local", "saved"})
+	want := "whole checkpoint " + path + ".\nDelete 1 local run,"
+	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(asked.String(), want) {
+		t.Errorf("%v; it asks: %s", err, asked.String())
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("%v, want it deleted", err)
 	}
 }
 

@@ -39,7 +39,8 @@ contain what their scripts wrote at relative paths. Checkpoints elsewhere stay, 
 progress resumes from one of them.
 
 With --local mlenv deletes local runs that have ended, with their receipts, logs and working directories, except those that a
-run in progress resumes from. Checkpoints and datasets elsewhere in their folder stay.
+run in progress resumes from and, unless you name them, those with a whole checkpoint in their working directory. Checkpoints
+and datasets elsewhere in their folder stay.
 
 Exit code 0: deleted; 1: the runs cannot be read, or one was not deleted; 2: wrong usage.`,
 		Example: `  mlenv prune
@@ -94,11 +95,16 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 		fmt.Fprintf(cmd.ErrOrStderr(), "No receipts of deleted runs in namespace %s.\n", clients.Namespace)
 		return nil
 	}
-	files := "Files on claims stay."
+	files, saved := "Files on claims stay.", ""
 	if remove != nil {
-		files = "Their logs and what they wrote at relative paths are deleted, too; checkpoints stay."
+		files = "Their logs and what they wrote at relative paths are deleted, too; checkpoints elsewhere stay."
+		for _, r := range doomed {
+			if c := r.receiptSoFar().Checkpoint; strings.HasPrefix(c, path.Join(agent.Workspace, agent.WorkFolder)+"/") {
+				saved += fmt.Sprintf("Note: the working directory of run %s has the whole checkpoint %s.\n", r.name, c)
+			}
+		}
 	}
-	err = confirm(cmd, yes, doomed, fmt.Sprintf("Delete %s? %s", humanize.Count(len(doomed), "receipt"), files), func() error {
+	err = confirm(cmd, yes, doomed, fmt.Sprintf("%sDelete %s? %s", saved, humanize.Count(len(doomed), "receipt"), files), func() error {
 		all, err := listRuns(ctx, clients)
 		if err == nil && remove != nil {
 			err = needed(doomed, all)
@@ -237,11 +243,26 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 	}
 	var doomed []runInfo
 	var problems []error
+	var saved []string
 	busy := unended(all)
 	for _, r := range all {
-		if slices.Contains(names, r.name) || len(names) == 0 && !slices.ContainsFunc(busy, r.sharesSeries) {
-			doomed = append(doomed, r)
+		if !slices.Contains(names, r.name) && (len(names) > 0 || slices.ContainsFunc(busy, r.sharesSeries)) {
+			continue
 		}
+		checkpoint, err := r.at.(here).run.Checkpoint(cmd.Context(), len(r.receiptSoFar().Ranks))
+		has := fmt.Sprintf("the working directory of run %s has the whole checkpoint %s", r.name, checkpoint)
+		if err != nil {
+			has = fmt.Sprintf("the working directory of run %s may have checkpoints: %v", r.name, err)
+		}
+		switch {
+		case checkpoint == "" && err == nil:
+		case len(names) == 0:
+			tellUser(cmd.ErrOrStderr(), "Not deleted: %s. To delete it: mlenv prune --local %s\n", has, r.name)
+			continue
+		default:
+			saved = append(saved, "Note: "+has+".\n")
+		}
+		doomed = append(doomed, r)
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(doomed, func(r runInfo) bool { return r.name == name }) {
@@ -257,8 +278,8 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		fmt.Fprintln(cmd.ErrOrStderr(), "No local runs that have ended and that no run in progress resumes from.")
 		return nil
 	}
-	question := fmt.Sprintf("Delete %s, with logs and what the scripts wrote at relative paths? Checkpoints and datasets elsewhere stay.",
-		humanize.Count(len(doomed), "local run"))
+	question := fmt.Sprintf("%sDelete %s, with logs and what the scripts wrote at relative paths? Checkpoints and datasets elsewhere stay.",
+		strings.Join(saved, ""), humanize.Count(len(doomed), "local run"))
 	err = confirm(cmd, yes, doomed, question, func() error {
 		all, err := localRuns()
 		return cmp.Or(err, needed(doomed, all))

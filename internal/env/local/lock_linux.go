@@ -9,10 +9,12 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -63,6 +65,17 @@ func (r Run) lock() (unlock func(), err error) {
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", file.Name(), err), file.Close())
 	}
 	return func() { _ = file.Close() }, nil
+}
+
+// Checkpoint returns the newest whole checkpoint in the working directory of a run of so many ranks, "" for none.
+func (r Run) Checkpoint(ctx context.Context, ranks int) (path string, err error) {
+	found, err := server.Paths{Workspace: r.Folder}.CheckpointsIn(ctx, r.Name, agent.CheckpointSearch{World: ranks, All: true})
+	for _, c := range found {
+		if c.Missing == "" {
+			return filepath.Join(r.Folder, agent.WorkFolder, r.Name, c.Name), err
+		}
+	}
+	return "", err
 }
 
 // Connect returns the nodes of a run in progress. Errors: EnvironmentMissing if it has ended.

@@ -5,6 +5,7 @@
 package local
 
 import (
+	"context"
 	"errors"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -12,6 +13,9 @@ import (
 
 // Running is false: no run is on another system than Linux.
 func (r Run) Running() bool { return false }
+
+// Checkpoint finds none.
+func (r Run) Checkpoint(context.Context, int) (path string, err error) { return "", nil }
 
 // Connect returns an error.
 func (r Run) Connect() (nodes.Set, error) { return nil, errors.ErrUnsupported }

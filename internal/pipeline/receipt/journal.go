@@ -416,11 +416,14 @@ func (m Journal) Finish(ctx context.Context, client kubernetes.Interface, r Rece
 
 // Fold adds what the steps have noted and the receipt lacks. A later step knows more.
 func (m Journal) Fold(r *Receipt) {
-	phases := len(r.Phases) == 0
+	phases, why := len(r.Phases) == 0, fail.Cancelled // why a step has not noted its end
+	if r.Reason != "" && !slices.ContainsFunc(m.Entries, func(p Entry) bool { return p.Status == run.Failed }) {
+		why = r.Reason
+	}
 	var all Entry
 	for _, p := range m.Entries {
 		if phases {
-			r.Phases = append(r.Phases, p.phase(r.Ended))
+			r.Phases = append(r.Phases, p.phase(r.Ended, why))
 		}
 		all.fold(p)
 	}
@@ -491,10 +494,10 @@ func PhaseOf(task run.TaskRun) Phase {
 }
 
 // phase returns the entry as a phase. A step that did not note its end ended with its run.
-func (p Entry) phase(ended time.Time) Phase {
+func (p Entry) phase(ended time.Time, why fail.Reason) Phase {
 	phase := Phase{Name: p.Task, Status: p.Status, Reason: p.Reason, Started: p.Started, Ended: p.Ended}
 	if p.Status == run.Running && !ended.IsZero() {
-		phase.Status, phase.Reason, phase.Ended = run.Failed, fail.Cancelled, ended
+		phase.Status, phase.Reason, phase.Ended = run.Failed, why, ended
 	}
 	if !phase.Ended.IsZero() {
 		phase.Seconds = phase.Ended.Sub(phase.Started).Seconds()

@@ -338,7 +338,8 @@ func TestFinishesReceipts(t *testing.T) {
 		{"in progress, with its environment", pipelineRun("run"), "run", "", false},
 		{"deleted, with its environment", nil, "run", "the run was deleted", false},
 		{"a user's, in an environment that is kept", nil, "somebody", "", true},
-		{"a user's, whose environment is released", nil, "", "mlenv train was killed, or its environment released, before it wrote the receipt", true},
+		{"a user's, whose environment is released", nil, "", "mlenv train was killed, or its environment released, before it wrote the receipt",
+			true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

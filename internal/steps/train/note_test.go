@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// Ranks save at SIGTERM. The receipt of a training that was stopped has that checkpoint, not the one of the last look, and so has the advice.
+// Ranks save at SIGTERM. The receipt of a training that was stopped has that checkpoint, not the one of the last look, as has the advice.
 func TestStopNotesTheCheckpoint(t *testing.T) {
 	training, _, agents := newRestartable(t, 0, "")
 	training.Clients.Tekton = tektonfake.NewSimpleClientset()

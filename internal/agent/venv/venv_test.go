@@ -300,7 +300,7 @@ func TestPipWritesNothingIntoTheTree(t *testing.T) {
 for last; do :; done
 case $*/$# in
 *import*os*/3) echo 3.13 ;;
--m\ venv\ *) mkdir -p "$last/bin" "$last/lib/python3.13/site-packages" && cp "$0" "$last/bin/python3" ;;
+-I\ -m\ venv\ *) mkdir -p "$last/bin" "$last/lib/python3.13/site-packages" && cp "$0" "$last/bin/python3" ;;
 *pip*install*) packages=$(dirname "$0")/../lib/python3.13/site-packages
   mkdir mine.egg-info && echo built >> run.sh && cat "$last" > seen && ` + tc.installs + ` ;;
 esac

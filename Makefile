@@ -231,11 +231,15 @@ resolve: ## resolve the Python packages of every training image under the versio
 lock: ## write the locks of the training images from their requirements (needs PyPI)
 	go test -tags e2e -count=1 ./test/images -run TestPythonSetsResolve -update
 
-# The packages take 5 GB. CASES chooses cases of generate.py.
-.PHONY: layouts
-layouts: ## write the checkpoints of the real libraries again, and list their files in test/images/layouts (needs PyPI and strace)
+# The packages take 5 GB.
+bin/layouts/bin/accelerate: test/images/layouts/requirements.txt
 	python3 -m venv bin/layouts
-	DS_BUILD_OPS=0 bin/layouts/bin/pip install --quiet -r test/images/layouts/requirements.txt
+	DS_BUILD_OPS=0 bin/layouts/bin/pip install --quiet -r $<
+	@touch $@
+
+# CASES chooses cases of generate.py.
+.PHONY: layouts
+layouts: bin/layouts/bin/accelerate ## write the checkpoints of the real libraries again, and list their files in test/images/layouts (needs PyPI and strace)
 	bin/layouts/bin/python test/images/layouts/generate.py $(CASES)
 
 .PHONY: browser
@@ -382,6 +386,10 @@ bench-train: cluster ## start the local cluster, time logs, starts and the pipel
 .PHONY: bench-local
 bench-local: bin/mlenv ## compare runs on this machine with torchrun, by the torch of the python3 in PATH; BENCH_FLAGS=-update writes test/bench/results
 	go test -tags e2e -run='^$$' -timeout=0 ./test/bench $(BENCH_FLAGS) -benchtime=5x -bench='Local|Hook'
+
+.PHONY: bench-resume
+bench-resume: bin/mlenv bin/layouts/bin/accelerate ## stop and kill a Trainer of transformers under mlenv run --local and under torchrun (needs PyPI once); BENCH_FLAGS=-update writes test/bench/results
+	PATH="$(CURDIR)/bin/layouts/bin:$$PATH" go test -tags e2e -run='^$$' -timeout=0 ./test/bench $(BENCH_FLAGS) -benchtime=$(BENCH_RUNS)x -bench=Resume
 
 .PHONY: bench-peers
 bench-peers: BENCH_RUNS := 5

@@ -77,6 +77,9 @@ func since(start time.Time) float64 { return time.Since(start).Seconds() }
 // compared returns a cell of a table: the median of values, in seconds, and their range. If other is a different row,
 // the cell also has the ratio of the medians.
 func compared(values, other []float64) string {
+	if len(values) == 0 {
+		return "never"
+	}
 	text := fmt.Sprintf("%s (%s to %s)", number(median(values)), number(slices.Min(values)), number(slices.Max(values)))
 	if &values[0] != &other[0] {
 		text += fmt.Sprintf(", %s x", number(median(values)/median(other)))

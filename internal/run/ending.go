@@ -20,12 +20,12 @@ import (
 type Cause string
 
 const (
-	// Cancelled means that a user cancelled the run, or this task of it.
-	Cancelled Cause = "cancelled"
+	// CancelledByUser means that a user cancelled the run, or this task of it.
+	CancelledByUser Cause = "cancelled"
 	// TimedOut means that a deadline of the run or of the task has passed.
 	TimedOut Cause = "timed out"
-	// Deleted means that the run was deleted.
-	Deleted Cause = "deleted"
+	// RunDeleted means that the run was deleted.
+	RunDeleted Cause = "deleted"
 	// Evicted means that the run continues without this pod, for example because its node is drained.
 	Evicted Cause = "evicted"
 )
@@ -52,13 +52,13 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 	r, err := Get(ctx, client, namespace, name)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && r.UID != uid:
-		return Ending{Cause: Deleted, Message: fmt.Sprintf("pipelinerun %s was deleted", name), NoFinally: true}, nil
+		return Ending{Cause: RunDeleted, Message: fmt.Sprintf("pipelinerun %s was deleted", name), NoFinally: true}, nil
 	case err != nil:
 		return Ending{}, err
 	case r.Deleted:
-		return Ending{Cause: Deleted, Message: fmt.Sprintf("pipelinerun %s is being deleted", name), NoFinally: true, Now: r.Now}, nil
+		return Ending{Cause: RunDeleted, Message: fmt.Sprintf("pipelinerun %s is being deleted", name), NoFinally: true, Now: r.Now}, nil
 	case r.Cancelled:
-		return Ending{Cancelled, fmt.Sprintf("pipelinerun %s was cancelled", name), r.NoFinally, r.Now}, nil
+		return Ending{CancelledByUser, fmt.Sprintf("pipelinerun %s was cancelled", name), r.NoFinally, r.Now}, nil
 	case r.Reason == string(v1.PipelineRunReasonTimedOut), r.Reason == kube.TimedOutRunningFinally:
 		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message),
 			r.Reason == string(v1.PipelineRunReasonTimedOut), r.Now}, nil
@@ -79,7 +79,7 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 			return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its tasks timeout of %s", name, compact(r.Timeouts.Tasks)),
 				false, r.Now}, nil
 		case child.Spec.Status == v1.TaskRunSpecStatusCancelled:
-			return Ending{Cancelled, fmt.Sprintf("taskrun %s was cancelled", child.Name), false, r.Now}, nil
+			return Ending{CancelledByUser, fmt.Sprintf("taskrun %s was cancelled", child.Name), false, r.Now}, nil
 		case child.Spec.Timeout != nil && child.Status.StartTime != nil &&
 			passed(child.Status.StartTime.Time, child.Spec.Timeout.Duration, now):
 			return Ending{TimedOut, fmt.Sprintf("taskrun %s reached its timeout of %s", child.Name, compact(child.Spec.Timeout.Duration)),

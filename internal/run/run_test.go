@@ -203,20 +203,20 @@ func TestEndingOf(t *testing.T) {
 		after time.Duration
 		want  Ending
 	}{
-		{"no run", nil, nil, time.Hour, Ending{Deleted, "pipelinerun train-1 was deleted", true, false}},
+		{"no run", nil, nil, time.Hour, Ending{RunDeleted, "pipelinerun train-1 was deleted", true, false}},
 		{"another run of that name", pipelineRun(func(r *v1.PipelineRun) { r.UID = "uid-2" }), nil, time.Hour,
-			Ending{Deleted, "pipelinerun train-1 was deleted", true, false}},
+			Ending{RunDeleted, "pipelinerun train-1 was deleted", true, false}},
 		{"being deleted", pipelineRun(day, func(r *v1.PipelineRun) {
 			r.DeletionTimestamp, r.Finalizers = &metav1.Time{Time: start()}, []string{"chains.tekton.dev"}
-		}), nil, time.Hour, Ending{Deleted, "pipelinerun train-1 is being deleted", true, false}},
+		}), nil, time.Hour, Ending{RunDeleted, "pipelinerun train-1 is being deleted", true, false}},
 		{"cancelled", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }), nil, time.Hour,
-			Ending{Cancelled, "pipelinerun train-1 was cancelled", false, false}},
+			Ending{CancelledByUser, "pipelinerun train-1 was cancelled", false, false}},
 		{"cancelled, and nobody waits", pipelineRun(day, func(r *v1.PipelineRun) {
 			r.Spec.Status, r.Annotations = v1.PipelineRunSpecStatusCancelledRunFinally, map[string]string{CancelAnnotation: CancelNow}
-		}), nil, time.Hour, Ending{Cancelled, "pipelinerun train-1 was cancelled", false, true}},
+		}), nil, time.Hour, Ending{CancelledByUser, "pipelinerun train-1 was cancelled", false, true}},
 		{"cancelled without finally tasks", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelled }), nil,
 			time.Hour,
-			Ending{Cancelled, "pipelinerun train-1 was cancelled", true, false}},
+			Ending{CancelledByUser, "pipelinerun train-1 was cancelled", true, false}},
 		{"timed out", pipelineRun(day, condition(corev1.ConditionFalse, "PipelineRunTimeout", "failed to finish")), nil, time.Hour,
 			Ending{TimedOut, "pipelinerun train-1 timed out: failed to finish", true, false}},
 		{"deadline just passed, not yet written down", pipelineRun(day), nil, 24*time.Hour - time.Second,
@@ -227,7 +227,7 @@ func TestEndingOf(t *testing.T) {
 			})}, 20 * time.Hour, Ending{TimedOut, "pipelinerun train-1 reached its tasks timeout of 20h", false, false}},
 		{"the task alone is cancelled", pipelineRun(day),
 			[]*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled })},
-			time.Hour, Ending{Cancelled, "taskrun train-1-train was cancelled", false, false}},
+			time.Hour, Ending{CancelledByUser, "taskrun train-1-train was cancelled", false, false}},
 		{"the task's own timeout", pipelineRun(day), []*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) {
 			c.Spec.Timeout, c.Status.StartTime = d(2*time.Hour), &metav1.Time{Time: start().Add(time.Hour)}
 		})}, 3 * time.Hour, Ending{TimedOut, "taskrun train-1-train reached its timeout of 2h", false, false}},

@@ -98,7 +98,7 @@ func cancelLocal(of local.Run) error {
 // toCancel returns the named run, or else the only one in progress: nobody should cancel another run by an omission.
 func toCancel(ctx context.Context, clients *kube.Clients, args []string) (runInfo, error) {
 	if len(args) == 0 {
-		names, err := inProgress(ctx, clients)
+		names, err := runsInProgress(ctx, clients)
 		switch {
 		case err != nil:
 			return runInfo{}, err

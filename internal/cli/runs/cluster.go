@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/spf13/cobra"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env"
@@ -71,18 +69,6 @@ func (c onCluster) claims(ctx context.Context, r runInfo) (all []fetch.Claim, er
 		all = append(all, fetch.Claim{Name: name, For: r.name})
 	}
 	return all, nil
-}
-
-func (c onCluster) showLogs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
-	switch {
-	case o.rank >= 0:
-		out, flush := rawLog(cmd)
-		defer flush()
-		return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), c.clients, r)
-	case o.follow && r.run != nil && !r.run.IsDone():
-		return o.followTasks(cmd, c.clients, r)
-	}
-	return o.taskLogs(cmd, c.clients, r)
 }
 
 // remove deletes the receipt; Kubernetes deletes the rest.

@@ -41,6 +41,18 @@ func (o *logsOptions) isNew(e launch.Event) bool {
 	return o.since == 0 || e.Time.IsZero() || time.Since(e.Time) <= o.since
 }
 
+func (c onCluster) showLogs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
+	switch {
+	case o.rank >= 0:
+		out, flush := rawLog(cmd)
+		defer flush()
+		return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), c.clients, r)
+	case o.follow && r.run != nil && !r.run.IsDone():
+		return o.followTasks(cmd, c.clients, r)
+	}
+	return o.taskLogs(cmd, c.clients, r)
+}
+
 // followTasks ends with the run. If ctx ends, the run continues.
 func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, r runInfo) error {
 	display := newDisplay(cmd.OutOrStdout(), 0)

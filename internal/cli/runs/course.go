@@ -54,20 +54,20 @@ type (
 	}
 )
 
-// order is an effect that needs no more than its name.
-type order string
+// plainEffect is an effect that needs no more than its name.
+type plainEffect string
 
 const (
-	ask        order = "ask the user"
-	resume     order = "close the question"
-	cancelRun  order = "cancel the run"
-	startTimer order = "start the timer"
-	upload     order = "upload the folder"
-	endUpload  order = "end the upload"
+	ask           plainEffect = "ask the user"
+	closeQuestion plainEffect = "close the question"
+	cancelRun     plainEffect = "cancel the run"
+	startTimer    plainEffect = "start the timer"
+	upload        plainEffect = "upload the folder"
+	endUpload     plainEffect = "end the upload"
 	// hide ends the sign that this program is there to upload the folder.
-	hide order = "hide"
+	hide plainEffect = "hide"
 	// endWaiting ends what looks after the run until its teardown.
-	endWaiting order = "end waiting"
+	endWaiting plainEffect = "end waiting"
 )
 
 // course is the state of a follower. It decides, and does nothing itself.
@@ -175,7 +175,7 @@ func (c *course) answered(k key) {
 	case 'd', 'D':
 		c.leaveAsked()
 	default:
-		c.do(resume)
+		c.do(closeQuestion)
 	}
 }
 
@@ -189,13 +189,13 @@ func (c *course) leaveAsked() {
 		c.leave(nil)
 	default:
 		c.detach = true
-		c.do(resume, note("== the folder is not on the nodes yet; this program ends as soon as it is"))
+		c.do(closeQuestion, note("== the folder is not on the nodes yet; this program ends as soon as it is"))
 	}
 }
 
 func (c *course) cancel() {
 	c.asked = false
-	c.do(resume, note("== cancelling; everything is released, and claims stay"), cancelRun)
+	c.do(closeQuestion, note("== cancelling; everything is released, and claims stay"), cancelRun)
 }
 
 func (c *course) cancelAnswered(err error) {

@@ -24,7 +24,7 @@ func doneInWords(effects []effect) string {
 	var words []string
 	for _, e := range effects {
 		switch e := e.(type) {
-		case order:
+		case plainEffect:
 			words = append(words, string(e))
 		case note:
 			const shown = 5

@@ -164,12 +164,12 @@ func TestFirstRun(t *testing.T) {
 	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Namespace: "ns",
 		Tekton: tektonfake.NewSimpleClientset(aRun("ns", "old", time.Hour, true), aRun("ns", "new", time.Minute, true))}
 	local := func(age time.Duration, verdict receipt.Verdict) []runInfo {
-		return []runInfo{{name: "local", at: here{}, forbidden: true,
+		return []runInfo{{name: "local", at: onMachine{}, forbidden: true,
 			receipt: &receipt.Receipt{Run: "local", Verdict: verdict, Started: time.Now().Add(-age)}}}
 	}
 	check := func(want string, local []runInfo, named ...string) {
 		t.Helper()
-		if got, err := chosen(t.Context(), clients, named, local); err != nil || got.name != want {
+		if got, err := chosenRun(t.Context(), clients, named, local); err != nil || got.name != want {
 			t.Errorf("got %q, %v; want %q", got.name, err, want)
 		}
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// chosen returns the named run, or else the first one, which may be one of this machine.
-func chosen(ctx context.Context, clients *kube.Clients, args []string, here []runInfo) (runInfo, error) {
+// chosenRun returns the named run, or else the first one, which may be one of this machine.
+func chosenRun(ctx context.Context, clients *kube.Clients, args []string, here []runInfo) (runInfo, error) {
 	if len(args) == 0 {
 		all, err := listRuns(ctx, clients)
 		if err != nil {
@@ -33,7 +33,7 @@ func chosen(ctx context.Context, clients *kube.Clients, args []string, here []ru
 			next := fmt.Sprintf("mlenv run . SCRIPT -n %s   # in the folder of your script", clients.Namespace)
 			return runInfo{}, missing(ctx, clients, next, "looking for the newest run in %s: there is none", clients.Namespace)
 		}
-		r := first(all)
+		r := runToShow(all)
 		if _, local := r.at.namespace(r); local {
 			return r, nil
 		}
@@ -42,8 +42,8 @@ func chosen(ctx context.Context, clients *kube.Clients, args []string, here []ru
 	return findRun(ctx, clients, args[0])
 }
 
-// first returns a run in progress, of the cluster rather than of this machine, or else the newest run.
-func first(all []runInfo) runInfo {
+// runToShow returns a run in progress, of the cluster rather than of this machine, or else the newest run.
+func runToShow(all []runInfo) runInfo {
 	order := func(r runInfo) int {
 		_, local := r.at.namespace(r)
 		switch {
@@ -173,11 +173,11 @@ func Names(ctx context.Context, clients *kube.Clients) []string {
 
 // InProgress returns the names of the runs that have not ended, for completion.
 func InProgress(ctx context.Context, clients *kube.Clients) []string {
-	names, _ := inProgress(ctx, clients)
+	names, _ := runsInProgress(ctx, clients)
 	return names
 }
 
-func inProgress(ctx context.Context, clients *kube.Clients) ([]string, error) {
+func runsInProgress(ctx context.Context, clients *kube.Clients) ([]string, error) {
 	all, err := listRuns(ctx, clients)
 	all = slices.DeleteFunc(all, func(r runInfo) bool { return r.run == nil || !r.at.inProgress(r) })
 	return humanize.Each(all, func(r runInfo) string { return r.name }), err

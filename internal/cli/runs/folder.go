@@ -27,8 +27,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
-// folder is a copy of the folder that a run trains from, because the user may change files before the nodes are up.
-type folder struct {
+// packedFolder is a copy of the packedFolder that a run trains from, because the user may change files before the nodes are up.
+type packedFolder struct {
 	dir      string
 	manifest tree.Manifest
 	// from is the user's folder, and ignore what is left out of it.
@@ -38,7 +38,7 @@ type folder struct {
 
 // packFolder copies the folder and replaces it in values by the URL that names its content. Errors: InvalidInput,
 // UnsafeTree, ScriptNotFound, RequirementsFailed.
-func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]string) (*folder, error) {
+func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]string) (*packedFolder, error) {
 	dir := values["repo-url"][0]
 	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, command.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %s does not exist; %s", dir,
@@ -70,7 +70,7 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 	if err != nil {
 		return nil, fmt.Errorf("creating a folder for the copy: %w", err)
 	}
-	f := &folder{dir: copied, from: dir, ignore: ignore}
+	f := &packedFolder{dir: copied, from: dir, ignore: ignore}
 	if err := copyTree(copied, dir, manifest); err != nil {
 		f.remove()
 		return nil, err
@@ -122,7 +122,7 @@ func adviseWhole(err error, dir, script string) error {
 }
 
 // sayLeftOut tells how much the ignore files leave out, which may be data that the script reads.
-func (f *folder) sayLeftOut(out io.Writer) {
+func (f *packedFolder) sayLeftOut(out io.Writer) {
 	const most = 10_000
 	files, size := 0, int64(0)
 	_ = filepath.WalkDir(f.from, func(path string, entry fs.DirEntry, err error) error {
@@ -151,7 +151,7 @@ func (f *folder) sayLeftOut(out io.Writer) {
 var notFound = regexp.MustCompile(`No such file or directory: '(?:[^']*/\.mlenv/work/[^/']+/)?([^']+)'`)
 
 // include returns the command that sends a file which the script misses, if the ignore files leave it out of the folder; else "".
-func (f *folder) include(message string) string {
+func (f *packedFolder) include(message string) string {
 	match := notFound.FindStringSubmatch(message)
 	if f == nil || match == nil || !filepath.IsLocal(match[1]) || !f.ignore.LeavesOut(match[1], false) {
 		return ""
@@ -188,13 +188,13 @@ func foldersNear(dir string) string {
 }
 
 // sentBy makes a follower send the folder to the nodes of its run.
-func (f *folder) sentBy(by *follower) {
+func (f *packedFolder) sentBy(by *runFollower) {
 	environment := launch.ParamValue(by.request.Pipeline, by.request.Values, "name")
 	by.upload = func(ctx context.Context) error { return f.upload(ctx, by.clients, environment, by.display) }
 	by.present = func(ctx context.Context, of *v1.PipelineRun) { launch.ShowSender(ctx, by.clients, of) }
 }
 
-func (f *folder) remove() { claimfile.RemoveAll(filepath.Dir(f.dir), f.dir) }
+func (f *packedFolder) remove() { claimfile.RemoveAll(filepath.Dir(f.dir), f.dir) }
 
 func copyTree(to, from string, manifest tree.Manifest) error {
 	for _, entry := range manifest.Entries {
@@ -259,7 +259,7 @@ func describeFolder(ctx context.Context, dir string) string {
 	return commit
 }
 
-func (f *folder) upload(ctx context.Context, clients *kube.Clients, environment string, display *display) error {
+func (f *packedFolder) upload(ctx context.Context, clients *kube.Clients, environment string, display *display) error {
 	set, err := env.Of(clients, environment).Nodes(ctx, "")
 	if err != nil {
 		return err

@@ -28,8 +28,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/reaper"
 )
 
-// follower follows a run until it ends or the user leaves.
-type follower struct {
+// runFollower follows a run until it ends or the user leaves.
+type runFollower struct {
 	clients *kube.Clients
 	run     *v1.PipelineRun
 	display *display
@@ -51,7 +51,7 @@ type follower struct {
 
 // follow returns when the run has ended; over is false if the run continues. It cancels a run whose folder could not be
 // uploaded.
-func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over bool, err error) {
+func (f *runFollower) follow(ctx context.Context) (outcome launch.Outcome, over bool, err error) {
 	defer f.display.end()
 	outcome, over, err = f.once(ctx)
 	if !errors.Is(err, errEarly) {
@@ -66,7 +66,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 }
 
 // startAgain starts the run once more. Without the right to delete it, the run stays as it is.
-func (f *follower) startAgain(ctx context.Context) (*v1.PipelineRun, error) {
+func (f *runFollower) startAgain(ctx context.Context) (*v1.PipelineRun, error) {
 	f.display.resume()
 	f.display.print("Starting run %s once more: its pods came before the pull secrets of their service account.", f.run.Name)
 	started, err := launch.Restart(ctx, f.clients, f.run, *f.request)
@@ -78,7 +78,7 @@ func (f *follower) startAgain(ctx context.Context) (*v1.PipelineRun, error) {
 }
 
 // once is follow until errEarly.
-func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool, err error) {
+func (f *runFollower) once(ctx context.Context) (outcome launch.Outcome, over bool, err error) {
 	// A signal that came while the run was being started is not in f.signals.
 	late := ctx.Err() != nil && len(f.signals) == 0
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -121,12 +121,12 @@ func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool,
 		again: f.request != nil}
 	listen := sync.OnceFunc(func() { go readKeys(f.answers, send) })
 	var todo []effect
-	obey := map[order]func(){
+	obey := map[plainEffect]func(){
 		ask: func() {
 			f.display.askQuestion(choices, "c, d or another key? ")
 			listen()
 		},
-		resume: f.display.resume,
+		closeQuestion: f.display.resume,
 		cancelRun: func() {
 			err := launch.Cancel(ctx, f.clients, f.run, false)
 			// A program such as timeout signals this process and its group: one signal comes twice.
@@ -151,7 +151,7 @@ func (f *follower) once(ctx context.Context) (outcome launch.Outcome, over bool,
 				f.display.print("%s", string(do))
 			case leave:
 				return do.outcome, do.over, do.err
-			case order:
+			case plainEffect:
 				obey[do]()
 			}
 		}
@@ -171,7 +171,7 @@ const failureEvery = 15 * time.Second
 
 // watchFailure prints what a run waits for if no task follows one that has failed for good: Tekton may stand still. It
 // asks the reaper's code, so that it promises nothing while a retry of the task is slow.
-func (f *follower) watchFailure(ctx context.Context) {
+func (f *runFollower) watchFailure(ctx context.Context) {
 	environment, printed := env.Of(f.clients, launch.EnvironmentOf(f.run)).Lease(slog.New(slog.DiscardHandler)), false
 	for {
 		select {
@@ -201,7 +201,7 @@ const trainingEvery = 30 * time.Second
 
 // watchTraining shows attempts and silence of the training in the last line of the terminal. A user who may not ask the
 // nodes sees the training's log alone.
-func (f *follower) watchTraining(ctx context.Context) {
+func (f *runFollower) watchTraining(ctx context.Context) {
 	r := runInfo{name: f.run.Name, at: onCluster{f.clients}, run: f.run}
 	for {
 		select {
@@ -212,7 +212,7 @@ func (f *follower) watchTraining(ctx context.Context) {
 		if !f.display.trains() {
 			continue
 		}
-		s := status{}
+		s := runStatus{}
 		s.ask(ctx, r)
 		s.MaxAttempts = r.maxAttempts()
 		f.display.showProgress(s.progress)

@@ -92,7 +92,7 @@ func TestInterrupted(t *testing.T) {
 				}()
 			}
 			var out bytes.Buffer
-			f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
+			f := runFollower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
 				display: newDisplay(&out, 1), signals: signals}
 			if tc.answers != "" {
 				f.answers = strings.NewReader(tc.answers)
@@ -158,7 +158,7 @@ func TestFolderIsUploadedBeforeDetaching(t *testing.T) {
 			})
 			signals := make(chan os.Signal, 1)
 			waiting := &watched{wanted: "not on the nodes yet", seen: make(chan struct{})}
-			f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
+			f := runFollower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
 				display: newDisplay(waiting, 1), signals: signals,
 				answers: strings.NewReader(tc.answer), upload: func(context.Context) error {
 					if tc.answer != "" {
@@ -206,7 +206,7 @@ func TestFolderIsNotNeededAfterSync(t *testing.T) {
 		})
 		signals := make(chan os.Signal, 1)
 		var out strings.Builder
-		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
+		f := runFollower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
 			display: newDisplay(&out, 1), signals: signals,
 			answers: strings.NewReader("d\n"), upload: func(ctx context.Context) error {
 				<-ctx.Done()
@@ -241,7 +241,7 @@ func TestVerdictBeforeUpload(t *testing.T) {
 			return true, w, err
 		})
 		var out strings.Builder
-		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
+		f := runFollower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of,
 			display: newDisplay(&out, 1),
 			upload:  func(context.Context) error { watching.Wait(); return broken }}
 		outcome, over, err := f.follow(t.Context())
@@ -274,7 +274,7 @@ func TestWaitingForTekton(t *testing.T) {
 			Annotations: map[string]string{lease.HolderKind: "PipelineRun", lease.HolderName: "mine"}},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid-1")}}
 		var out bytes.Buffer
-		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(held), Tekton: fake.NewSimpleClientset(of), Namespace: "ns"}, run: of,
+		f := runFollower{clients: &kube.Clients{Kube: kubefake.NewClientset(held), Tekton: fake.NewSimpleClientset(of), Namespace: "ns"}, run: of,
 			display: newDisplay(&out, 1)}
 		environment := env.Of(f.clients, "ml-dev-env").Lease(slog.New(slog.DiscardHandler))
 		done := make(chan struct{})

@@ -26,7 +26,7 @@ const printedFile = "output.log"
 
 // localOf reads a local run. It writes the receipt of one whose mlenv was killed, and deletes its temporary files.
 func localOf(of local.Run) (runInfo, error) {
-	r := runInfo{name: of.Name, at: here{of}, forbidden: true}
+	r := runInfo{name: of.Name, at: onMachine{of}, forbidden: true}
 	inProgress, journal := of.Running(), receipt.Dir(of.Dir())
 	m, err := journal.Read(of.Name)
 	if err != nil {
@@ -100,16 +100,16 @@ func localRuns() (all []runInfo, err error) {
 	return all, err
 }
 
-// here is the provider of runs on this machine.
-type here struct{ run local.Run }
+// onMachine is the provider of runs on this machine.
+type onMachine struct{ run local.Run }
 
-func (here) namespace(runInfo) (name string, local bool) { return "", true }
+func (onMachine) namespace(runInfo) (name string, local bool) { return "", true }
 
-func (h here) workspace() string { return h.run.Folder }
+func (h onMachine) workspace() string { return h.run.Folder }
 
-func (h here) inProgress(runInfo) bool { return h.run.Running() }
+func (h onMachine) inProgress(runInfo) bool { return h.run.Running() }
 
-func (h here) givenParams(runInfo) (values map[string][]string, err error) {
+func (h onMachine) givenParams(runInfo) (values map[string][]string, err error) {
 	const longest = 4 << 20 // bytes
 	values = map[string][]string{}
 	if err := claimfile.ReadJSON(filepath.Join(h.run.Dir(), agent.GivenFile), longest, &values); err != nil {
@@ -118,22 +118,22 @@ func (h here) givenParams(runInfo) (values map[string][]string, err error) {
 	return values, nil
 }
 
-func (h here) nodes(context.Context, runInfo) (nodes.Set, error) { return h.run.Connect() }
+func (h onMachine) nodes(context.Context, runInfo) (nodes.Set, error) { return h.run.Connect() }
 
 // claims returns the folder in place of a claim.
-func (h here) claims(context.Context, runInfo) ([]fetch.Claim, error) {
+func (h onMachine) claims(context.Context, runInfo) ([]fetch.Claim, error) {
 	return []fetch.Claim{{Name: h.run.Folder, For: h.run.Name, Local: true}}, nil
 }
 
-func (h here) remove(context.Context, runInfo) (what string, err error) {
+func (h onMachine) remove(context.Context, runInfo) (what string, err error) {
 	return "Local run " + h.run.Name, h.run.Remove()
 }
 
-func (here) writer(runInfo) string { return "mlenv run writes it at the end" }
+func (onMachine) writer(runInfo) string { return "mlenv run writes it at the end" }
 
-func (h here) stop(runInfo) string { return h.run.Stop() }
+func (h onMachine) stop(runInfo) string { return h.run.Stop() }
 
-func (here) resume(r runInfo) string { return "mlenv run --local --resume-from " + r.name }
+func (onMachine) resume(r runInfo) string { return "mlenv run --local --resume-from " + r.name }
 
 // LocalNames returns the names of the local runs, for completion, which cannot report an error.
 func LocalNames() []string {

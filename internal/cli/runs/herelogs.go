@@ -23,7 +23,7 @@ import (
 )
 
 // showLogs copies what the run printed, or the log of one of its ranks.
-func (h here) showLogs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
+func (h onMachine) showLogs(cmd *cobra.Command, o *logsOptions, r runInfo) error {
 	if err := errors.Join(
 		command.Want(o.task == "" || o.task == trainTask, "--task %s: a local run has one log; leave the flag out", o.task),
 		command.Want(o.since == 0, "--since: the lines of a local run have no times; use --tail"),

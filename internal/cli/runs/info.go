@@ -136,9 +136,9 @@ func (r runInfo) series() string {
 // checkpoints returns the folder in which the documented scripts keep the checkpoints of r.
 func (r runInfo) checkpoints() string { return "checkpoints/" + r.series() }
 
-// resume changes values so that a run continues from the checkpoints of r: it sets agent.ResumeVariable, and the commit of r
+// resumeFrom changes values so that a run continues from the checkpoints of r: it sets agent.ResumeVariable, and the commit of r
 // unless given names another one, or the folder of this machine is trained as it is now.
-func (r runInfo) resume(values, given map[string][]string) {
+func (r runInfo) resumeFrom(values, given map[string][]string) {
 	if given["revision"] == nil && given["repo-url"] == nil && !isFolder(values) {
 		if commit := r.receiptSoFar().Commit; commit != "" {
 			values["revision"] = []string{commit}

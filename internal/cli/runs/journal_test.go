@@ -315,7 +315,7 @@ func TestLogOfARankThatHasNotStarted(t *testing.T) {
 
 // TestStateOfReceipt: a run that was cancelled stays cancelled when only its receipt is left, on a cluster as on this machine.
 func TestStateOfReceipt(t *testing.T) {
-	for _, at := range []provider{onCluster{&kube.Clients{}}, here{}} {
+	for _, at := range []provider{onCluster{&kube.Clients{}}, onMachine{}} {
 		r := runInfo{name: "mine", at: at, receipt: &receipt.Receipt{Verdict: receipt.Failed, Reason: fail.Cancelled}}
 		if got := r.state(); got != cancelled {
 			t.Errorf("%T: got %s, want %s", at, got, cancelled)

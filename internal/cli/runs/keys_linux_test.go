@@ -36,7 +36,7 @@ func TestTakeKeys(t *testing.T) {
 		}
 		return state.Lflag&unix.ICANON != 0
 	}
-	release := takeKeys(terminal)
+	release := passKeysOn(terminal)
 	if release == nil || cooked() {
 		t.Fatal("the terminal waits for Enter")
 	}

@@ -61,7 +61,7 @@ func TestFilesLeftOut(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", message, got, want)
 		}
 	}
-	if got := (*folder)(nil).include(error + "'data/train.bin'"); got != "" {
+	if got := (*packedFolder)(nil).include(error + "'data/train.bin'"); got != "" {
 		t.Errorf("a repository: got %q", got)
 	}
 }

@@ -140,7 +140,7 @@ func concludeLocal(out, problems io.Writer, r receipt.Receipt) {
 	}
 	if r.Verdict != receipt.Succeeded {
 		tellUser(problems, "Run %s %s%s.\n", r.Run, how, took)
-		sayWhere(problems, r.Run, r.Checkpoint, here{}.resume(runInfo{name: r.Run}))
+		sayWhere(problems, r.Run, r.Checkpoint, onMachine{}.resume(runInfo{name: r.Run}))
 		return
 	}
 	concludeSuccess(out, r.Run, r.Run, took, &r)

@@ -31,13 +31,13 @@ func onRun(flags *kube.Flags, do func(cmd *cobra.Command, clients *kube.Clients,
 		clients, err := flags.Connect()
 		var r runInfo
 		if err == nil {
-			r, err = chosen(cmd.Context(), clients, args, local)
+			r, err = chosenRun(cmd.Context(), clients, args, local)
 		}
 		if len(local) > 0 && noCluster(clients, err) {
 			if clients != nil {
 				onlyHere(cmd, err)
 			}
-			r, err = first(local), nil
+			r, err = runToShow(local), nil
 		}
 		if err != nil {
 			return err

@@ -60,7 +60,7 @@ type runOptions struct {
 	// values are the params on the command line.
 	values map[string][]string
 	// packed is the folder to train from, nil for a repository.
-	packed *folder
+	packed *packedFolder
 }
 
 func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
@@ -164,7 +164,7 @@ func (o *runOptions) output(cmd *cobra.Command) io.Writer {
 
 // prepare packs the folder that the values name, nil if they name a repository. It reports mistakes in the folder and in
 // all params in one pass.
-func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values map[string][]string) (upload *folder, err error) {
+func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values map[string][]string) (upload *packedFolder, err error) {
 	if isFolder(values) {
 		upload, err = packFolder(ctx, pipeline, values)
 	}
@@ -201,7 +201,7 @@ func (o *runOptions) addEarlier(read func(flag, name string) (runInfo, map[strin
 	}
 	maps.Copy(values, o.values)
 	if o.resumeFrom != "" {
-		earlier.resume(values, o.values)
+		earlier.resumeFrom(values, o.values)
 	}
 	if url := values["repo-url"]; len(url) == 1 && git.IsFolder(url[0]) {
 		return nil,

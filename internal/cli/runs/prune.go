@@ -86,7 +86,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 	}
 	doomed, err := withReceipt(clients, all, names)
 	if remove != nil {
-		err = errors.Join(err, needed(doomed, all))
+		err = errors.Join(err, neededByOthers(doomed, all))
 	}
 	if err != nil {
 		return command.Usage(err)
@@ -107,7 +107,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 	err = confirm(cmd, yes, doomed, fmt.Sprintf("%sDelete %s? %s", saved, humanize.Count(len(doomed), "receipt"), files), func() error {
 		all, err := listRuns(ctx, clients)
 		if err == nil && remove != nil {
-			err = needed(doomed, all)
+			err = neededByOthers(doomed, all)
 		}
 		return err
 	})
@@ -149,8 +149,8 @@ func removeAll(cmd *cobra.Command, doomed []runInfo) error {
 	})
 }
 
-// needed returns an error for each of the doomed runs whose files a run in progress writes, or may resume from.
-func needed(doomed, all []runInfo) error {
+// neededByOthers returns an error for each of the doomed runs whose files a run in progress writes, or may resume from.
+func neededByOthers(doomed, all []runInfo) error {
 	var problems []error
 	busy := unended(all)
 	for _, r := range doomed {
@@ -249,7 +249,7 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		if !slices.Contains(names, r.name) && (len(names) > 0 || slices.ContainsFunc(busy, r.sharesSeries)) {
 			continue
 		}
-		checkpoint, err := r.at.(here).run.Checkpoint(cmd.Context(), len(r.receiptSoFar().Ranks))
+		checkpoint, err := r.at.(onMachine).run.Checkpoint(cmd.Context(), len(r.receiptSoFar().Ranks))
 		has := fmt.Sprintf("the working directory of run %s has the whole checkpoint %s", r.name, checkpoint)
 		if err != nil {
 			has = fmt.Sprintf("the working directory of run %s may have checkpoints: %v", r.name, err)
@@ -270,7 +270,7 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 				"mlenv runs --local"))
 		}
 	}
-	problems = append(problems, needed(doomed, all))
+	problems = append(problems, neededByOthers(doomed, all))
 	if err := errors.Join(problems...); err != nil {
 		return command.Usage(err)
 	}
@@ -282,7 +282,7 @@ func pruneLocal(cmd *cobra.Command, names []string, yes bool) error {
 		strings.Join(saved, ""), humanize.Count(len(doomed), "local run"))
 	err = confirm(cmd, yes, doomed, question, func() error {
 		all, err := localRuns()
-		return cmp.Or(err, needed(doomed, all))
+		return cmp.Or(err, neededByOthers(doomed, all))
 	})
 	if err != nil {
 		return err

@@ -143,18 +143,18 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string
 
 // follow returns when the run has ended, or when the user or --detach leaves it.
 func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, request launch.Request, started *v1.PipelineRun,
-	upload *folder) error {
+	upload *packedFolder) error {
 	out := outlive(o.output(cmd), func() {
 		tellUser(cmd.ErrOrStderr(), "Nothing reads the output any more. mlenv follows the run to its end without it.\n")
 	})
-	f := follower{clients: clients, request: &request, run: started, detach: o.detach,
+	f := runFollower{clients: clients, request: &request, run: started, detach: o.detach,
 		display: newDisplay(out, len(request.Pipeline.Spec.Tasks)+len(request.Pipeline.Spec.Finally))}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	f.signals = signals
 	if term.IsTerminal(int(os.Stdin.Fd())) && f.display.width != nil {
-		f.answers, f.display.takeKeys = os.Stdin, func() func() { return takeKeys(os.Stdin) }
+		f.answers, f.display.takeKeys = os.Stdin, func() func() { return passKeysOn(os.Stdin) }
 	}
 	if started.Status.StartTime == nil {
 		f.display.print("Run %s/%s is started.", started.Namespace, started.Name)
@@ -179,8 +179,8 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, request l
 	return nil
 }
 
-// takeKeys makes the terminal pass on each key at once, until release.
-func takeKeys(terminal *os.File) (release func()) {
+// passKeysOn makes the terminal pass on each key at once, until release.
+func passKeysOn(terminal *os.File) (release func()) {
 	in := int(terminal.Fd())
 	before, err := term.MakeRaw(in)
 	if err != nil {

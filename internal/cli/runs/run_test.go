@@ -164,7 +164,7 @@ func TestResume(t *testing.T) {
 			map[string][]string{"env": {"MLENV_RESUME_FROM=second"}, "revision": {"fix"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r.resume(tc.values, tc.given)
+			r.resumeFrom(tc.values, tc.given)
 			if diff := cmp.Diff(tc.want, tc.values); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -244,12 +244,12 @@ func TestReceiptOfAFailure(t *testing.T) {
 func TestNoRuns(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
 	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: fake.NewSimpleClientset(), Namespace: "ns"}
-	_, err := chosen(t.Context(), clients, nil, nil)
+	_, err := chosenRun(t.Context(), clients, nil, nil)
 	if next := fail.NextOf(err); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(next, "mlenv run . SCRIPT -n ns") {
 		t.Errorf("got %v, next %q; want how to start one", err, next)
 	}
 	clients.Kube = kubefake.NewClientset()
-	if _, err := chosen(t.Context(), clients, nil, nil); !strings.Contains(fail.NextOf(err), "new-project") {
+	if _, err := chosenRun(t.Context(), clients, nil, nil); !strings.Contains(fail.NextOf(err), "new-project") {
 		t.Errorf("without the namespace: got %v, next %q; want how to create it", err, fail.NextOf(err))
 	}
 }

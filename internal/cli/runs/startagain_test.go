@@ -80,7 +80,7 @@ func TestStartAgain(t *testing.T) {
 			server.Add(task)
 
 			var out bytes.Buffer
-			f := follower{clients: clients, run: first, request: &request, display: newDisplay(&out, 1)}
+			f := runFollower{clients: clients, run: first, request: &request, display: newDisplay(&out, 1)}
 			outcome, over, err := f.follow(t.Context())
 			if err != nil || !over {
 				t.Fatalf("%t, %v; want the end of the run\n%s", over, err, out.String())

@@ -26,7 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-type status struct {
+type runStatus struct {
 	summary
 	// Message is what went wrong, in words.
 	Message string `json:"message,omitempty"`
@@ -88,8 +88,8 @@ func PrintStatus(ctx context.Context, clients *kube.Clients, name string, out io
 	return s.print(out, time.Now())
 }
 
-func (r runInfo) status(ctx context.Context, clients *kube.Clients) status {
-	s := status{summary: r.summary()}
+func (r runInfo) status(ctx context.Context, clients *kube.Clients) runStatus {
+	s := runStatus{summary: r.summary()}
 	known := r.receiptSoFar()
 	s.Commit, s.Image, s.Mode, s.ModeReason = known.Commit, known.Image, known.Mode, known.ModeReason
 	s.Tasks = r.phases()
@@ -156,7 +156,7 @@ func (r runInfo) waits(ctx context.Context, clients *kube.Clients) (all []waitin
 	return all
 }
 
-func (s *status) ask(ctx context.Context, r runInfo) {
+func (s *runStatus) ask(ctx context.Context, r runInfo) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	set, err := r.at.nodes(ctx, r)
@@ -203,7 +203,7 @@ func lastMetrics(ctx context.Context, client *agent.Client, job string) json.Raw
 	return text
 }
 
-func (s *status) print(out io.Writer, now time.Time) error {
+func (s *runStatus) print(out io.Writer, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := rowsOf(w)
 	row("run", receipt.Receipt{Run: s.Name, Namespace: s.Namespace}.DisplayName())

@@ -56,13 +56,13 @@ func TestProgress(t *testing.T) {
 
 	p := progressOf([]agent.JobStatus{part(agent.Running, 2, 4*time.Minute, rank(3, 4*time.Minute))}, nil)
 	p.MaxAttempts = 3
-	s := status{progress: p}
+	s := runStatus{progress: p}
 	var out bytes.Buffer
 	if err := s.print(&out, time.Now()); err != nil ||
 		!strings.Contains(out.String(), "attempt  2 of 3\nsilent   all ranks for 4m0s, rank 3 for 4m0s\n") {
 		t.Errorf("mlenv status prints %q, %v", out.String(), err)
 	}
-	s = status{Saving: "rank 1 on node 0, for at most 25s"}
+	s = runStatus{Saving: "rank 1 on node 0, for at most 25s"}
 	out.Reset()
 	if err := s.print(&out, time.Now()); err != nil || !strings.Contains(out.String(), "saving  rank 1 on node 0, for at most 25s\n") {
 		t.Errorf("mlenv status prints %q, %v; want the ranks that save", out.String(), err)
@@ -82,7 +82,7 @@ func TestProgress(t *testing.T) {
 // The status of hundreds of nodes and thousands of ranks fits on a screen: it lists those that differ and counts the
 // others.
 func TestLargeTables(t *testing.T) {
-	s := status{}
+	s := runStatus{}
 	r := receipt.Receipt{Run: "train-1", LeftOut: []string{"curve"}}
 	for node := range 512 {
 		l := live{Node: node, State: "running", Ranks: 8, All: 8, Quiet: 2}

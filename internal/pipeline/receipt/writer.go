@@ -188,11 +188,11 @@ func (t *task) conclude(ctx context.Context) error {
 // ReasonOf returns why a run ended that did so without its finally tasks.
 func ReasonOf(ending run.Ending) (fail.Reason, string) {
 	switch ending.Cause {
-	case run.Deleted:
+	case run.RunDeleted:
 		return fail.Cancelled, Deleted
 	case run.TimedOut:
 		return fail.TrainingTimeout, ending.Message
-	case run.Cancelled, run.Evicted:
+	case run.CancelledByUser, run.Evicted:
 	}
 	return fail.Cancelled, ending.Message
 }

@@ -405,7 +405,7 @@ func (t *Training) interrupted(ctx context.Context) error {
 // ending returns why the step is to end; a person interrupts it.
 func (t *Training) ending(ctx context.Context) (run.Ending, error) {
 	if t.Run.Name == "" {
-		return run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}, nil
+		return run.Ending{Cause: run.CancelledByUser, Message: "it was interrupted"}, nil
 	}
 	return run.EndingOf(ctx, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, t.Clients.Now())
 }

@@ -33,7 +33,7 @@ var deletions = []deletion{
 		"progress is of its series; the user's answer", "cli/runs.TestPruneReceipts cli/runs.TestPruneFiles cli/runs.TestNothingHiddenIsPruned"},
 	{"agent/program/files.go:removeFiles", "records and work folders on a claim", "the path is below the folder; the caller, prune --files: " +
 		"no run in progress is of the series", "agent/program.TestListOfWorkingDirectory cli/runs.TestPruneFiles"},
-	{"cli/runs/here.go:here.remove", "local runs", "pruneLocal: no run in progress is of its series; the user's answer",
+	{"cli/runs/here.go:onMachine.remove", "local runs", "pruneLocal: no run in progress is of its series; the user's answer",
 		"cli/runs.TestLocalPrune cli/runs.TestLocalPruneKeepsTheSeries"},
 	{"env/local/run.go:Run.Remove env/local/run.go:Run.removeScratch", "a local run: record, receipt, work folder; temporary files of one " +
 		"that was killed", "nothing holds its lock; the path of the scratch folder is one of that kind",
@@ -88,7 +88,7 @@ var deletions = []deletion{
 	{"claimfile/claimfile.go:RemoveAll", "what the other rows say", "both paths are absolute, and one is below the other, also through links",
 		"claimfile.TestRemoveAll"},
 	{`agent/server/job.go:job.leaveNothing agent/treestore/receive.go:Store.Receive agent/treestore/work.go:Store.lay
-agent/venv/venv.go:install cli/runs/folder.go:folder.remove cli/runs/local.go:runOptions.localSource
+agent/venv/venv.go:install cli/runs/folder.go:packedFolder.remove cli/runs/local.go:runOptions.localSource
 cli/setup/stepsimage.go:stepsImage.build steps/syncrepo/run.go:Run source/git/folder.go:Folder.Close source/git/git.go:Fetch
 env/local/local.go:Environment.Shutdown env/local/local.go:Environment.claimName env/local/local.go:Start
 source/git/look.go:ListFiles source/git/program.go:repository.runGit

@@ -25,7 +25,7 @@ var outputs = []struct {
 	kind, command, folder, typeName string
 	list                            bool
 }{
-	{"RunStatus", "mlenv status", "runs", "status", false},
+	{"RunStatus", "mlenv status", "runs", "runStatus", false},
 	{"RunList", "mlenv runs", "runs", "summary", true},
 	{"Top", "mlenv top", "live", "State", false},
 	{"Preflight", "mlenv preflight", "../steps/preflight", "Plan", false},

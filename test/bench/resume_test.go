@@ -144,7 +144,7 @@ func (w *resumer) strike(ctx context.Context, folder, run string, within time.Du
 	steps, err := launch.await(next)
 	if results.blows++; err != nil {
 		w.failures = append(w.failures, fmt.Sprintf("%s, %s after step %d: %v", w.name, blow, last, err))
-		return nil //nolint:nilerr // it is a result
+		return nil // it is a result
 	}
 	results.repeated = append(results.repeated, float64(last+1-steps[slices.IndexFunc(steps, anew)].Step))
 	results.next = append(results.next, steps[slices.IndexFunc(steps, next)].Time-float64(at.UnixNano())/1e9)

@@ -32,9 +32,9 @@ func fakePython(t *testing.T) (installed string) {
 	script := fmt.Sprintf(`#!/bin/sh
 for last; do :; done
 [ "$#" = 3 ] && [ "$1-$2" = -I--c ] && cat '%[1]s.version'
-case $2-$3 in
-venv-*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
-*-install)
+case $* in
+*' -m venv '*) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
+*' install '*)
   if grep -q no-such-package "$last"; then echo "ERROR: No matching distribution found for no-such-package"; exit 1; fi
   if grep -q private "$last"; then
     echo "WARNING: Retrying after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] `+

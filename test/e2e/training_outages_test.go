@@ -191,7 +191,7 @@ func gitSlow(u trainer) {
 	if err := os.Mkdir(big, 0o755); err != nil {
 		u.Fatal(err)
 	}
-	noise := make([]byte, 64<<20) // random bytes, which git cannot compress
+	noise := make([]byte, 128<<20) // random bytes, which git cannot compress
 	_, _ = rand.Read(noise)
 	if err := os.WriteFile(filepath.Join(big, "noise"), noise, 0o644); err != nil {
 		u.Fatal(err)
@@ -199,7 +199,7 @@ func gitSlow(u trainer) {
 	u.repo, u.commit = serveRepository(u.T, map[string]string{"big": big, "e2e": filepath.Join("testdata", "repo")})
 	name := u.start("e2e/quick.sh", byShell, oneGPU)
 	u.startedPod(name, "provision", "")
-	fast := u.slow("git", 10*time.Millisecond, 490*time.Millisecond)
+	fast := u.slow("git", 5*time.Millisecond, 495*time.Millisecond)
 	defer fast()
 	u.waitOutput(name, "sync-repo", "Receiving objects")
 	u.kill("git")

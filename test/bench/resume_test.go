@@ -148,7 +148,11 @@ func (w *resumer) strike(ctx context.Context, folder, run string, within time.Du
 	}
 	results.repeated = append(results.repeated, float64(last+1-steps[slices.IndexFunc(steps, anew)].Step))
 	results.next = append(results.next, steps[slices.IndexFunc(steps, next)].Time-float64(at.UnixNano())/1e9)
-	return <-launch.ended
+	if err := <-launch.ended; err != nil {
+		output, _ := os.ReadFile(strings.TrimSuffix(launch.notes, "steps") + "output")
+		w.failures = append(w.failures, fmt.Sprintf("%s, %s after step %d: it continued, and ended with %v\n%s", w.name, blow, last, err, output))
+	}
+	return nil
 }
 
 // launch is a command that trains.

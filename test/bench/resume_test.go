@@ -43,6 +43,9 @@ type resumer struct {
 // The blows fall after this step, within the next one. A step takes pace; trainer.py writes a checkpoint every 20 steps.
 const struckAfter, pace = 30, 100 * time.Millisecond
 
+// longest is how long a training may take with its blow; one that waits for ever has not continued.
+const longest = 2 * time.Minute
+
 // BenchmarkResume trains with the Trainer of transformers on two ranks of this machine in turns by mlenv run --local and by torchrun with
 // the checkpoint that the Trainer itself saves at SIGTERM. The python3 in PATH needs torch and transformers.
 func BenchmarkResume(b *testing.B) {
@@ -96,6 +99,8 @@ func BenchmarkResume(b *testing.B) {
 
 // strike trains in a new folder until the blow falls, and until the training has ended after it.
 func (w *resumer) strike(ctx context.Context, folder, run string, within time.Duration, blow syscall.Signal) error {
+	ctx, done := context.WithTimeout(ctx, longest)
+	defer done()
 	script, err := os.ReadFile("test/bench/testdata/trainer.py")
 	if err != nil {
 		return err

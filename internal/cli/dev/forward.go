@@ -24,9 +24,14 @@ func forward(ctx context.Context, log *slog.Logger, preferred int, dial dialer) 
 		return 0, nil, err
 	}
 	var group sync.WaitGroup
-	stop := context.AfterFunc(ctx, func() { listener.Close() })
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { defer close(closed); listener.Close() })
 	group.Go(func() {
-		defer stop()
+		defer func() {
+			if !stop() {
+				<-closed // Accept returns a moment before the kernel has closed the port
+			}
+		}()
 		for {
 			conn, err := listener.Accept()
 			if err != nil {

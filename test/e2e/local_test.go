@@ -59,6 +59,7 @@ func localRuns(u trainer) {
 	}
 }
 
+// newWorkstation creates a workstation. pip trusts the cluster's CA, if the namespace has a ConfigMap with it.
 func (u trainer) newWorkstation() *workstation {
 	u.Helper()
 	u.awaitPullSecret()
@@ -67,9 +68,11 @@ func (u trainer) newWorkstation() *workstation {
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: machine}, spec: {
   containers: [{name: main, image: "` + trainingImage + `", command: [sleep, infinity], workingDir: /work,
-    env: [{name: HOME, value: /work/home}, {name: PATH, value: "/work/bin:/usr/local/bin:/usr/bin:/bin"}],
-    volumeMounts: [{name: work, mountPath: /work}]}],
-  terminationGracePeriodSeconds: 0, volumes: [{name: work, persistentVolumeClaim: {claimName: work}}]}}
+    env: [{name: HOME, value: /work/home}, {name: PATH, value: "/work/bin:/usr/local/bin:/usr/bin:/bin"},
+      {name: PIP_CERT, value: /ca/ca-bundle.crt}],
+    volumeMounts: [{name: work, mountPath: /work}, {name: ca, mountPath: /ca}]}],
+  terminationGracePeriodSeconds: 0, volumes: [{name: work, persistentVolumeClaim: {claimName: work}},
+    {name: ca, configMap: {name: mlenv-trusted-ca, optional: true}}]}}
 `)
 	u.waitFor("condition=Ready", "pod/machine")
 	m := &workstation{folder: u.volume("work"), runs: map[string]*localRun{}}

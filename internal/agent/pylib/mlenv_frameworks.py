@@ -24,7 +24,7 @@ _EVERY, _LOSSES = 1.0, 0.1  # seconds between two lines of metrics, and if a fra
 _note = None
 _best = len(_SOURCES)
 _line, _unwritten, _written = {}, False, 0.0
-_stepped = False
+_done = {}  # steps of this attempt, by who counts them
 
 
 def loaded(module, name, note):
@@ -93,14 +93,13 @@ def _rank():
     return int(os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0")
 
 
-def _step():
-    global _stepped
-    _stepped = True
+def _step(source):
+    _done[source] = _done.get(source, 0) + 1
 
 
-def _stop(source, handlers=()):
+def _stop(handlers=()):
     """Returns the Stop with which a framework saves after this step, on all ranks after the same one; else None."""
-    if mlenv._asks or not _counts(source) or not mlenv.handle(handlers):
+    if mlenv._asks or not mlenv.handle(handlers):
         return None
     return mlenv._stopping()
 
@@ -138,7 +137,7 @@ def _resume(found, train):
     try:
         return train()
     except Exception as error:
-        if found and not _stepped and "OutOfMemory" not in type(error).__name__:
+        if found and not _done and "OutOfMemory" not in type(error).__name__:
             trace, names = error.__traceback__, []
             while trace is not None:
                 if trace.tb_frame.f_code.co_filename != __file__:
@@ -178,10 +177,10 @@ def _trainer(module):
 
         @_quiet
         def on_step_end(self, args, state, control, **_):
-            _step()
+            _step("transformers")
             _report("transformers", state.global_step, getattr(state, "max_steps", None))
             # Its own checkpoint when stopped, of transformers 5, has a handler for SIGTERM.
-            if not self.stopped and not getattr(args, "enable_jit_checkpoint", False) and _stop("transformers"):
+            if not self.stopped and not getattr(args, "enable_jit_checkpoint", False) and _counts("transformers") and _stop():
                 control.should_save = control.should_training_stop = self.stopped = True
                 control.should_evaluate = False  # there is no time for that, nor at the end of the epoch
                 _say("saving after step %d, because the training is being stopped" % state.global_step)
@@ -249,13 +248,13 @@ def _lightning(module):
 
         @_quiet
         def stops(self, trainer, outputs):
-            _step()
+            _step("Lightning")
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             _report("Lightning", trainer.global_step,
                     lambda: trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches,
                     lambda: loss.item() if hasattr(loss, "item") else None)
             own = signal.getsignal(signal.SIGTERM)  # Lightning's makes the training fail
-            return _stop("Lightning", [own] if type(own).__name__ == "_HandlersCompose" else [])
+            return _counts("Lightning") and _stop([own] if type(own).__name__ == "_HandlersCompose" else [])
 
         @_quiet
         def save(self, trainer):
@@ -308,19 +307,24 @@ def _lightning(module):
 
 def _deepspeed(module):
     engine = module.DeepSpeedEngine
-    step, backward, save = engine.step, engine.backward, engine.save_checkpoint
+    step, backward, save, load = engine.step, engine.backward, engine.save_checkpoint, engine.load_checkpoint
 
     @_quiet
     def after(self):
         if self.global_steps == getattr(self, "_mlenv_steps", 0):
             return None
         self._mlenv_steps = self.global_steps
-        _step()
+        _step("DeepSpeed")
         loss = getattr(self, "_mlenv_loss", None)
         _report("DeepSpeed", self.global_steps, None, lambda: loss.item() if hasattr(loss, "item") else None)
         # Only a script that saves can resume from what is saved here: it loads it from the same folder, and expects nothing of its own in it.
         folder = getattr(self, "_mlenv_folder", None)
-        return folder if folder and _stop("DeepSpeed") else None
+        return folder if folder and _counts("DeepSpeed") and _stop() else None
+
+    @_quiet
+    def loaded_from(self, folder, path, states):
+        if path and not set(states or ()) - _ENGINE_STATES:
+            self._mlenv_folder = folder
 
     @_quiet
     def saved(self, folder):
@@ -337,6 +341,13 @@ def _deepspeed(module):
         self._mlenv_folder = save_dir if not args and not kwargs else None
         return save(self, save_dir, *args, **kwargs)
 
+    @functools.wraps(load)
+    def loads(self, load_dir, *args, **kwargs):
+        result = load(self, load_dir, *args, **kwargs)
+        if not args and not kwargs:
+            loaded_from(self, load_dir, *result)
+        return result
+
     @functools.wraps(step)
     def steps(self, *args, **kwargs):
         result = step(self, *args, **kwargs)
@@ -346,7 +357,12 @@ def _deepspeed(module):
             sys.exit(0)
         return result
 
-    engine.step, engine.backward, engine.save_checkpoint = steps, backwards, saves
+    engine.step, engine.backward, engine.save_checkpoint, engine.load_checkpoint = steps, backwards, saves, loads
+
+
+# What load_checkpoint of DeepSpeed 0.10 to 0.19 returns beside the states of the script.
+_ENGINE_STATES = set("""buffer_names param_shapes frozen_param_shapes frozen_param_fragments shared_params global_samples ds_config ds_version
+lr_scheduler optimizer""".split())
 
 
 _LOSS = re.compile(r"(?:^|[/_. ])loss(?:$|[/_. ])", re.IGNORECASE)
@@ -363,14 +379,85 @@ def _logged(values):
 
 
 def _accelerate(module):
-    log = module.Accelerator.log
+    accelerator, data = module.Accelerator, sys.modules["accelerate.data_loader"]
+    log, save, load = accelerator.log, accelerator.save_state, accelerator.load_state
+    place = {}  # of the last checkpoint: its name up to the number of its steps, the number, its digits, the steps done then, and how to save
+    checked = [0]
+
+    def done():
+        """Returns how many steps this attempt has done, by the engine or else the optimizer; 0 in a Trainer, which saves for itself."""
+        return _done.get(_SOURCES[_best], 0) if _SOURCES.index("DeepSpeed") <= _best < len(_SOURCES) else 0
+
+    @_quiet
+    def at(path, saves, sure):
+        """Notes a checkpoint whose name ends with its number of steps. Where sure is False, the steps since the one before must agree."""
+        name = re.match(r"(.*?)(\d+)$", os.fspath(path or ""), re.DOTALL)
+        if not name:
+            return
+        number, steps, known = int(name[2]), done(), place.get("prefix") == name[1]
+        if sure or number - (place["number"] if known else 0) == steps - (place["steps"] if known else 0):
+            place.update(prefix=name[1], number=number, digits=len(name[2]), steps=steps, saves=saves)
+        elif known:
+            place.clear()
+
+    @_quiet
+    def loaded_from(self, path):
+        if "step" in os.path.basename(os.fspath(path or "")) and self.gradient_accumulation_steps == 1:
+            at(path, lambda path: save(self, path), True)
+
+    @_quiet
+    def stops():
+        """Reports whether to save before the next batch: then the step before is over, with its schedulers and what the script saves."""
+        if not place or done() == checked[0]:
+            return False
+        checked[0] = done()
+        return _stop()
+
+    @_quiet
+    def saved():
+        new = done() - place["steps"]
+        path = place["prefix"] + str(place["number"] + new).zfill(place["digits"])
+        if new:
+            _say("saving %s, because the training is being stopped" % path)
+            place["saves"](path)
+
+    def check():
+        if stops():
+            saved()
+            sys.exit(0)
 
     @functools.wraps(log)
     def logs(self, values, *args, **kwargs):
         _logged(values)
         return log(self, values, *args, **kwargs)
 
-    module.Accelerator.log = logs
+    @functools.wraps(save)
+    def save_state(self, output_dir=None, *args, **kwargs):
+        result = save(self, output_dir, *args, **kwargs)
+        at(output_dir, lambda path: save(self, path, *args, **kwargs), False)
+        return result
+
+    @functools.wraps(load)
+    def load_state(self, input_dir=None, *args, **kwargs):
+        result = load(self, input_dir, *args, **kwargs)
+        loaded_from(self, input_dir)
+        return result
+
+    def batches(loader):
+        inner = loader.__iter__
+
+        @functools.wraps(inner)
+        def __iter__(self):
+            check()
+            for batch in inner(self):
+                yield batch
+                check()
+
+        loader.__iter__ = __iter__
+
+    accelerator.log, accelerator.save_state, accelerator.load_state = logs, save_state, load_state
+    for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
+        batches(getattr(data, name))
 
 
 def _tensorboard(module):
@@ -396,7 +483,7 @@ def _optimizer(module):
     register = getattr(module, "register_optimizer_step_post_hook", None)  # from torch 2.0 on
     if register is None:
         return
-    first, count = [], [0]
+    first = []
     torch = module.torch
 
     def stepped(optimizer, args, kwargs):
@@ -411,10 +498,10 @@ def _optimizer(module):
         if first[0]() in (optimizer, None):
             if first[0]() is None:
                 first[0] = weakref.ref(optimizer)
-            count[0] += 1
-            if count[0] == 1:
+            _step("torch.optim")
+            if _done["torch.optim"] == 1:
                 _written = time.monotonic()  # not the first step at once: the script may count its steps itself, and report after this
-            _report("torch.optim", count[0])
+            _report("torch.optim", _done["torch.optim"])
 
     register(stepped)
 

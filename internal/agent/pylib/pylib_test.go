@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// standIns stand in for transformers and tqdm: they call callbacks as Trainer 4.30 to 5.24 does, and print bars by the method that tqdm has
-// for that. The nightly scenario unchanged-programs runs the real ones.
+// standIns stand in for transformers, tqdm, torch and accelerate: they call callbacks as Trainer 4.30 to 5.24 does, print bars by the method
+// that tqdm has for that, and yield batches as accelerate 0.24 to 1.15 does. make frameworks runs the real ones.
 var standIns = map[string]string{
 	"transformers/__init__.py": "",
 	"transformers/trainer_callback.py": `
@@ -61,9 +61,58 @@ class Trainer:
                 os.makedirs(os.path.join(self.args.output_dir, "checkpoint-%d" % state.global_step))
         return "trained"
 `,
+	"torch/__init__.py": "__version__ = '2.6'\n",
+	"torch/optim/__init__.py": "",
+	"torch/optim/optimizer.py": `
+import torch
+hooks = []
+register_optimizer_step_post_hook = hooks.append
+class Optimizer:
+    def step(self):
+        for hook in hooks: hook(self, (), {})
+`,
+	"accelerate/__init__.py": "from .accelerator import Accelerator\n",
+	"accelerate/accelerator.py": `
+import os
+from . import data_loader
+
+class Accelerator:
+    gradient_accumulation_steps = 1
+    def log(self, values): pass
+    def save_state(self, output_dir=None, safe_serialization=True): os.makedirs(output_dir)
+    def load_state(self, input_dir=None): assert os.path.isdir(input_dir)
+`,
+	"accelerate/data_loader.py": `
+class DataLoaderShard:
+    def __init__(self, batches): self.batches = batches
+    def __iter__(self):
+        for batch in self.batches: yield batch
+class DataLoaderDispatcher(DataLoaderShard): pass
+class SkipDataLoader(DataLoaderShard): pass
+`,
 	"tqdm/__init__.py": "from .std import tqdm\n",
 	"tqdm/std.py": "class tqdm:\n    def __init__(self, total, desc): self.n, self.total, self.desc = 0, total, desc\n" +
 		"    def update(self): self.n += 1; self.display()\n    def display(self): print(self.n)\n",
+}
+
+// accelerated returns a script for accelerate that saves after every second step, and is stopped after a step.
+func accelerated(first int, name string, stopped int) string {
+	return fmt.Sprintf(`
+import os, signal
+from accelerate import Accelerator
+from accelerate.data_loader import DataLoaderShard
+from torch.optim.optimizer import Optimizer
+accelerator, optimizer, first = Accelerator(), Optimizer(), %d
+if first:
+    accelerator.load_state("out/step_%%d" %% first)
+for step in DataLoaderShard(range(first + 1, 9)):
+    optimizer.step()
+    print("step", step)
+    if step %% 2 == 0:
+        accelerator.save_state("out/" + %s)
+    if step == %d:
+        open("stop", "w").write('{"cause": "cancelled", "reason": "why", "until": 9e9}')
+`, first, name, stopped)
 }
 
 func TestFrameworks(t *testing.T) {
@@ -124,6 +173,16 @@ func TestFrameworks(t *testing.T) {
 		"a script that measures itself": {script: "import mlenv\nmlenv.progress(step=7)\n" + trainer, ends: "trained\n", last: "step=7"},
 		"no hook":                       {script: trainer, env: []string{"MLENV_HOOK=none"}, ends: "trained\n"},
 		"another rank":                  {script: trainer, env: []string{"RANK=1"}, ends: "trained\n"},
+		"accelerate that is stopped": {script: accelerated(0, `"step_%d" % step`, 5), env: []string{"MLENV_STOP_FILE=stop"},
+			ends: "step 5\n", last: "source=torch.optim step=5", left: "out/step_5"},
+		"accelerate that is stopped where it saves": {script: accelerated(0, `"checkpoint-%03d" % step`, 4),
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 4\n", last: "source=torch.optim step=4", left: "out/checkpoint-004"},
+		"accelerate that has not saved": {script: accelerated(0, `"step_%d" % step`, 1), env: []string{"MLENV_STOP_FILE=stop"},
+			ends: "step 2\n", last: "source=torch.optim step=2", left: "out/step_2"},
+		"accelerate that has loaded": {script: accelerated(4, `"step_%d" % step`, 5), files: map[string]string{"out/step_4/model": ""},
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\n", last: "source=torch.optim step=1", left: "out/step_5"},
+		"accelerate whose numbers are no steps": {script: accelerated(0, `"checkpoint_%d" % (step // 2)`, 3),
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n", last: "source=torch.optim step=8", left: "out/checkpoint_4"},
 		"a bar": {script: "from tqdm import tqdm\nbar = tqdm(3, 'epochs: ')\nfor _ in range(3): bar.update()\n", ends: "1\n2\n3\n",
 			last: "bar=epochs 3 of 3 source=tqdm step=3 steps=3"},
 	} {

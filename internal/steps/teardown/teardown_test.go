@@ -561,19 +561,26 @@ func TestAttempts(t *testing.T) {
 	})
 	curve := &metrics.Curve{First: 21, Points: []metrics.Point{{Step: 30}}}
 	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &cause.Culprit{}, Curve: curve}
-	addAttempts(&r, statuses)
+	addAttempts(&r, statuses, &earlier[0])
 	want := append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed",
 		Message: "rank 0 on node 0", Node: new(0), Rank: new(0), Checkpoint: "step-20", First: new(21.0), Last: new(30.0)})
 	if diff := cmp.Diff(want, r.Attempts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	r = receipt.Receipt{}
-	if addAttempts(&r, []agent.JobStatus{{}}); r.Attempts != nil {
+	if addAttempts(&r, []agent.JobStatus{{}}, nil); r.Attempts != nil {
 		t.Errorf("one attempt alone is listed: %+v", r.Attempts)
 	}
 	r.Curve = curve
-	if addAttempts(&r, []agent.JobStatus{{Node: 1, Spec: agent.JobSpec{Attempts: earlier}}}); r.Attempts[1].First != nil {
+	if addAttempts(&r, []agent.JobStatus{{Node: 1, Spec: agent.JobSpec{Attempts: earlier}}}, nil); r.Attempts[1].First != nil {
 		t.Errorf("attempt %+v has the steps of the one before, whose metrics node 0 has", r.Attempts[1])
+	}
+	r = receipt.Receipt{Reason: fail.DiskFull, Message: "no space left"}
+	addAttempts(&r, statuses, &agent.Attempt{Attempt: 2, Reason: fail.NodeLost})
+	want = append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Reason: fail.NodeLost},
+		agent.Attempt{Attempt: 3, Reason: fail.DiskFull, Message: "no space left"})
+	if diff := cmp.Diff(want, r.Attempts); diff != "" {
+		t.Errorf("an attempt that no node has started (-want +got):\n%s", diff)
 	}
 }
 

@@ -298,7 +298,7 @@ func (j *job) leaveNothing() error {
 	}
 	j.notice = nil
 	if j.scratch != "" { // there was room for it
-		err = errors.Join(err, claimfile.RemoveAll(filepath.Dir(j.scratch), j.scratch))
+		err = errors.Join(err, claimfile.RemoveFolder(j.scratch))
 	}
 	return err
 }

@@ -104,6 +104,34 @@ def _stop(handlers=()):
     return mlenv._stopping()
 
 
+class _Numbered:
+    """Names of checkpoints that end with their number of steps, so that one can be saved under the next name when a training is stopped.
+
+    done returns how many steps this attempt has done.
+    """
+
+    def __init__(self, done):
+        self.done, self.prefix = done, None
+
+    def note(self, name, save, sure=False):
+        """Notes a checkpoint, and what saves one of another name. Unless sure, the steps since the one before must agree with its number."""
+        found = re.match(r"(.*?)(\d+)$", os.fspath(name), re.DOTALL)
+        if not found:
+            return
+        number, steps, known = int(found[2]), self.done(), self.prefix == found[1]
+        if sure or number - (self.number if known else 0) == steps - (self.steps if known else 0):
+            self.prefix, self.number, self.digits, self.steps, self.save = found[1], number, len(found[2]), steps, save
+        elif known:
+            self.prefix = None
+
+    def save_now(self):
+        new = self.done() - self.steps
+        if new:  # else the script has just saved
+            name = self.prefix + str(self.number + new).zfill(self.digits)
+            _say("saving %s, because the training is being stopped" % name)
+            self.save(name)
+
+
 def _say(text):
     if _rank() == 0:
         print("ml-dev-env: " + text, file=sys.stderr, flush=True)
@@ -307,10 +335,11 @@ def _lightning(module):
 
 def _deepspeed(module):
     engine = module.DeepSpeedEngine
-    step, backward, save, load = engine.step, engine.backward, engine.save_checkpoint, engine.load_checkpoint
+    step, forward, backward, save, load = engine.step, engine.forward, engine.backward, engine.save_checkpoint, engine.load_checkpoint
 
     @_quiet
     def after(self):
+        """Returns what saves a checkpoint if the training is being stopped after this step, else None."""
         if self.global_steps == getattr(self, "_mlenv_steps", 0):
             return None
         self._mlenv_steps = self.global_steps
@@ -318,28 +347,51 @@ def _deepspeed(module):
         loss = getattr(self, "_mlenv_loss", None)
         _report("DeepSpeed", self.global_steps, None, lambda: loss.item() if hasattr(loss, "item") else None)
         # Only a script that saves can resume from what is saved here: it loads it from the same folder, and expects nothing of its own in it.
-        folder = getattr(self, "_mlenv_folder", None)
-        return folder if folder and _counts("DeepSpeed") and _stop() else None
+        saves = getattr(self, "_mlenv_saves", None)
+        return saves if saves and _counts("DeepSpeed") and _stop() else None
+
+    @_quiet
+    def noted(self, loss):
+        loss = loss[0] if isinstance(loss, tuple) and loss else getattr(loss, "loss", loss)
+        if self.training and hasattr(loss, "numel") and loss.numel() == 1:
+            self._mlenv_loss = loss.detach()
+
+    @_quiet
+    def saved(self, folder, tag=None, client_state=None, **kwargs):
+        """Notes how the script saves: by DeepSpeed's own names, or by tags that end with the number of steps, and without a state of its own."""
+        self._mlenv_saves = None
+        if not client_state and tag is None:
+            self._mlenv_saves = lambda: save(self, folder, **kwargs)
+        elif not client_state:
+            tags = self._mlenv_tags = getattr(self, "_mlenv_tags", None) or _Numbered(lambda: self.global_steps)
+            tags.note(str(tag), lambda tag: save(self, folder, tag, **kwargs))
+            self._mlenv_saves = tags.save_now if tags.prefix is not None else None
 
     @_quiet
     def loaded_from(self, folder, path, states):
-        if path and not set(states or ()) - _ENGINE_STATES:
-            self._mlenv_folder = folder
+        if path and not set(states or ()) - _ENGINE_STATES and re.match(r"global_step\d+$", os.path.basename(os.path.dirname(path))):
+            self._mlenv_saves = lambda: save(self, folder)
 
     @_quiet
-    def saved(self, folder):
-        _say("saving into %s, because the training is being stopped" % folder)
-        save(self, folder)
+    def stop(saves):
+        saves()
+
+    @functools.wraps(forward)
+    def forwards(self, *args, **kwargs):
+        result = forward(self, *args, **kwargs)
+        noted(self, result)
+        return result
 
     @functools.wraps(backward)
     def backwards(self, loss, *args, **kwargs):
-        self._mlenv_loss = loss.detach() if hasattr(loss, "detach") else None
+        noted(self, loss)
         return backward(self, loss, *args, **kwargs)
 
     @functools.wraps(save)
-    def saves(self, save_dir, *args, **kwargs):
-        self._mlenv_folder = save_dir if not args and not kwargs else None
-        return save(self, save_dir, *args, **kwargs)
+    def saves(self, *args, **kwargs):
+        result = save(self, *args, **kwargs)
+        saved(self, *args, **kwargs)
+        return result
 
     @functools.wraps(load)
     def loads(self, load_dir, *args, **kwargs):
@@ -351,13 +403,13 @@ def _deepspeed(module):
     @functools.wraps(step)
     def steps(self, *args, **kwargs):
         result = step(self, *args, **kwargs)
-        folder = after(self)
-        if folder:
-            saved(self, folder)
+        saves = after(self)
+        if saves:
+            stop(saves)
             sys.exit(0)
         return result
 
-    engine.step, engine.backward, engine.save_checkpoint, engine.load_checkpoint = steps, backwards, saves, loads
+    engine.step, engine.forward, engine.backward, engine.save_checkpoint, engine.load_checkpoint = steps, forwards, backwards, saves, loads
 
 
 # What load_checkpoint of DeepSpeed 0.10 to 0.19 returns beside the states of the script.
@@ -370,77 +422,75 @@ _OTHER = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 
 
 @_quiet
-def _logged(values):
-    """Takes the loss of the training from what a script logs."""
-    for name, value in values.items():
+def _logged(*values):
+    """Takes the loss of the training from what a script logs: a dictionary of values, or else a name and a value."""
+    named = next((value for value in values if isinstance(value, dict)), None) or {values[0]: values[1]}
+    for name, value in named.items():
         if _LOSS.search(str(name)) and not _OTHER.search(str(name)):
             _report(loss=(lambda: value.item()) if hasattr(value, "item") else value)
             return
 
 
+def _shows_loss(owner, method):
+    log = getattr(owner, method)
+
+    @functools.wraps(log)
+    def logs(self, *args, **kwargs):
+        _logged(*args, *kwargs.values())
+        return log(self, *args, **kwargs)
+
+    setattr(owner, method, logs)
+
+
 def _accelerate(module):
     accelerator, data = module.Accelerator, sys.modules["accelerate.data_loader"]
-    log, save, load = accelerator.log, accelerator.save_state, accelerator.load_state
-    place = {}  # of the last checkpoint: its name up to the number of its steps, the number, its digits, the steps done then, and how to save
+    save, load = accelerator.save_state, accelerator.load_state
     checked = [0]
 
     def done():
         """Returns how many steps this attempt has done, by the engine or else the optimizer; 0 in a Trainer, which saves for itself."""
         return _done.get(_SOURCES[_best], 0) if _SOURCES.index("DeepSpeed") <= _best < len(_SOURCES) else 0
 
-    @_quiet
-    def at(path, saves, sure):
-        """Notes a checkpoint whose name ends with its number of steps. Where sure is False, the steps since the one before must agree."""
-        name = re.match(r"(.*?)(\d+)$", os.fspath(path or ""), re.DOTALL)
-        if not name:
-            return
-        number, steps, known = int(name[2]), done(), place.get("prefix") == name[1]
-        if sure or number - (place["number"] if known else 0) == steps - (place["steps"] if known else 0):
-            place.update(prefix=name[1], number=number, digits=len(name[2]), steps=steps, saves=saves)
-        elif known:
-            place.clear()
+    folders = _Numbered(done)
 
     @_quiet
-    def loaded_from(self, path):
-        if "step" in os.path.basename(os.fspath(path or "")) and self.gradient_accumulation_steps == 1:
-            at(path, lambda path: save(self, path), True)
+    def saved(self, folder, *args, **kwargs):
+        folders.note(folder, lambda folder: save(self, folder, *args, **kwargs))
+
+    @_quiet
+    def loaded_from(self, folder):
+        if "step" in os.path.basename(os.fspath(folder)) and self.gradient_accumulation_steps == 1:
+            folders.note(folder, lambda folder: save(self, folder), sure=True)
 
     @_quiet
     def stops():
         """Reports whether to save before the next batch: then the step before is over, with its schedulers and what the script saves."""
-        if not place or done() == checked[0]:
+        if folders.prefix is None or done() == checked[0]:
             return False
         checked[0] = done()
         return _stop()
 
     @_quiet
-    def saved():
-        new = done() - place["steps"]
-        path = place["prefix"] + str(place["number"] + new).zfill(place["digits"])
-        if new:
-            _say("saving %s, because the training is being stopped" % path)
-            place["saves"](path)
+    def stop():
+        folders.save_now()
 
     def check():
         if stops():
-            saved()
+            stop()
             sys.exit(0)
-
-    @functools.wraps(log)
-    def logs(self, values, *args, **kwargs):
-        _logged(values)
-        return log(self, values, *args, **kwargs)
 
     @functools.wraps(save)
     def save_state(self, output_dir=None, *args, **kwargs):
         result = save(self, output_dir, *args, **kwargs)
-        at(output_dir, lambda path: save(self, path, *args, **kwargs), False)
+        if output_dir is not None:
+            saved(self, output_dir, *args, **kwargs)
         return result
 
     @functools.wraps(load)
     def load_state(self, input_dir=None, *args, **kwargs):
         result = load(self, input_dir, *args, **kwargs)
-        loaded_from(self, input_dir)
+        if input_dir is not None:
+            loaded_from(self, input_dir)
         return result
 
     def batches(loader):
@@ -455,27 +505,26 @@ def _accelerate(module):
 
         loader.__iter__ = __iter__
 
-    accelerator.log, accelerator.save_state, accelerator.load_state = logs, save_state, load_state
+    accelerator.save_state, accelerator.load_state = save_state, load_state
+    _shows_loss(accelerator, "log")
     for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
         batches(getattr(data, name))
 
 
 def _tensorboard(module):
-    add = module.SummaryWriter.add_scalar
+    _shows_loss(module.SummaryWriter, "add_scalar")
 
-    @functools.wraps(add)
-    def adds(self, tag, scalar_value, *args, **kwargs):
-        _logged({tag: scalar_value})
-        return add(self, tag, scalar_value, *args, **kwargs)
 
-    module.SummaryWriter.add_scalar = adds
+def _fabric(module):
+    _shows_loss(module.CSVLogger, "log_metrics")
 
 
 def _torch(module):
-    """Takes away the older name of a variable that the agent sets in both: from 2.9 on, torch warns of it on every rank."""
+    """Takes away the older name of a variable that the agent sets in both: torch warns of it on every rank, and from 2.11 on reads only
+    the newer one."""
     version = re.match(r"(\d+)\.(\d+)", module.__version__)
     old, new = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
-    if version and (int(version[1]), int(version[2])) >= (2, 9) and os.environ.get(old) == os.environ.get(new):
+    if version and (int(version[1]), int(version[2])) >= (2, 11) and os.environ.get(old) == os.environ.get(new):
         os.environ.pop(old, None)
 
 

@@ -61,7 +61,7 @@ class Trainer:
                 os.makedirs(os.path.join(self.args.output_dir, "checkpoint-%d" % state.global_step))
         return "trained"
 `,
-	"torch/__init__.py": "__version__ = '2.6'\n",
+	"torch/__init__.py":       "__version__ = '2.6'\n",
 	"torch/optim/__init__.py": "",
 	"torch/optim/optimizer.py": `
 import torch
@@ -90,6 +90,21 @@ class DataLoaderShard:
 class DataLoaderDispatcher(DataLoaderShard): pass
 class SkipDataLoader(DataLoaderShard): pass
 `,
+	"deepspeed/__init__.py":         "",
+	"deepspeed/runtime/__init__.py": "",
+	"deepspeed/runtime/engine.py": `
+import os
+class DeepSpeedEngine:
+    training, global_steps = True, 0
+    def forward(self, loss): return loss
+    def backward(self, loss): return loss
+    def step(self): self.global_steps += 1
+    def save_checkpoint(self, save_dir, tag=None, client_state={}, save_latest=True):
+        os.makedirs("%s/%s" % (save_dir, tag or "global_step%d" % self.global_steps))
+    def load_checkpoint(self, load_dir, tag=None):
+        self.global_steps = 4
+        return load_dir + "/global_step4/mp_rank_00_model_states.pt", {"ds_version": "0.17.6", "own": 1} if os.path.exists("own") else {}
+`,
 	"tqdm/__init__.py": "from .std import tqdm\n",
 	"tqdm/std.py": "class tqdm:\n    def __init__(self, total, desc): self.n, self.total, self.desc = 0, total, desc\n" +
 		"    def update(self): self.n += 1; self.display()\n    def display(self): print(self.n)\n",
@@ -114,6 +129,32 @@ for step in DataLoaderShard(range(first + 1, 9)):
         open("stop", "w").write('{"cause": "cancelled", "reason": "why", "until": 9e9}')
 `, first, name, stopped)
 }
+
+// engine returns a script for DeepSpeed that saves after every second step, and is stopped after a step.
+func engine(first string, save string, stopped int) string {
+	return fmt.Sprintf(`
+from deepspeed.runtime.engine import DeepSpeedEngine
+class Loss(float):
+    detach = lambda self: self
+    item = lambda self: float(self)
+    numel = lambda self: 1
+engine = DeepSpeedEngine()
+%s
+while engine.global_steps < 8:
+    engine.forward(Loss(0.5))
+    engine.step()
+    step = engine.global_steps
+    print("step", step)
+    if step %% 2 == 0:
+        engine.save_checkpoint("out", %s)
+    if step == %d:
+        open("stop", "w").write('{"cause": "cancelled", "reason": "why", "until": 9e9}')
+`, first, save, stopped)
+}
+
+const torchWarns = "import os, torch\nprint(os.environ.get('TORCH_NCCL_TRACE_BUFFER_SIZE'), os.environ['TORCH_FR_BUFFER_SIZE'])\n"
+
+var recorders = []string{"TORCH_NCCL_TRACE_BUFFER_SIZE=20", "TORCH_FR_BUFFER_SIZE=20"}
 
 func TestFrameworks(t *testing.T) {
 	const allSteps = "step 1\nstep 2\nstep 3\nstep 4\nstep 5\n"
@@ -173,6 +214,31 @@ func TestFrameworks(t *testing.T) {
 		"a script that measures itself": {script: "import mlenv\nmlenv.progress(step=7)\n" + trainer, ends: "trained\n", last: "step=7"},
 		"no hook":                       {script: trainer, env: []string{"MLENV_HOOK=none"}, ends: "trained\n"},
 		"another rank":                  {script: trainer, env: []string{"RANK=1"}, ends: "trained\n"},
+		"a hook that fails": {script: "from transformers.trainer import Trainer\ntrainer = Trainer()\n" +
+			"class Arguments:\n    output_dir, steps, enable_jit_checkpoint = 'out', 5, property(lambda self: 1 / 0)\n" +
+			"trainer.args = Arguments()\nprint(trainer.train())\n", ends: "step 5\ntrained\n",
+			last: "loss=0.2 source=transformers step=5 steps=5", left: "errors/hook-"},
+		"DeepSpeed that is stopped": {script: engine("", "", 3), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 3\n",
+			last: "loss=0.5 source=DeepSpeed step=4", left: "out/global_step4"},
+		"DeepSpeed that has loaded": {script: engine("engine.load_checkpoint('out')", "", 5), env: []string{"MLENV_STOP_FILE=stop"},
+			ends: "step 5\n", last: "loss=0.5 source=DeepSpeed step=6", left: "out/global_step6"},
+		"DeepSpeed that has loaded its own state": {script: engine("engine.load_checkpoint('out')", "client_state={'own': 1}", 5),
+			files: map[string]string{"own": ""}, env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
+			last: "loss=0.5 source=DeepSpeed step=8", left: "out/global_step8"},
+		"DeepSpeed with tags": {script: engine("", "f'step-{step:03}'", 3), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 3\n",
+			last: "loss=0.5 source=DeepSpeed step=4", left: "out/step-004"},
+		"DeepSpeed with tags that are no steps": {script: engine("", "step // 2", 5), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
+			last: "loss=0.5 source=DeepSpeed step=8", left: "out/4"},
+		"a torch that knows both names": {script: torchWarns, files: map[string]string{"torch/__init__.py": "__version__ = '2.10.0'\n"},
+			env: recorders, ends: "20 20\n"},
+		"a torch that warns of the older name": {script: torchWarns, files: map[string]string{"torch/__init__.py": "__version__ = '2.11.0'\n"},
+			env: recorders, ends: "None 20\n"},
+		"TensorBoard": {script: "from torch.utils.tensorboard.writer import SummaryWriter\nfrom torch.optim.optimizer import Optimizer\n" +
+			"Optimizer().step()\nwriter = SummaryWriter()\nwriter.add_scalar('loss/val', 9, 1)\n" +
+			"writer.add_scalar(tag='loss/train', scalar_value=0.5, global_step=1)\n",
+			files: map[string]string{"torch/utils/tensorboard/writer.py": "class SummaryWriter:\n" +
+				"    def add_scalar(self, tag, scalar_value, global_step=None): print(tag)\n"},
+			ends: "loss/train\n", last: "loss=0.5 source=torch.optim step=1"},
 		"accelerate that is stopped": {script: accelerated(0, `"step_%d" % step`, 5), env: []string{"MLENV_STOP_FILE=stop"},
 			ends: "step 5\n", last: "source=torch.optim step=5", left: "out/step_5"},
 		"accelerate that is stopped where it saves": {script: accelerated(0, `"checkpoint-%03d" % step`, 4),

@@ -193,7 +193,7 @@ faults: ## run all scenarios of docs/project/faults.md, in three parts that can 
 MACHINES := machines-used machines-bare machines-user machines-paths machines-one-core machines-one-thread \
   machines-shuffled-1 machines-shuffled-2 machines-shuffled-3 machines-shuffled-4
 STRESS := stress-machines-shuffled stress-e2e-half-1 stress-e2e-half-2
-NIGHTLY := race vet-darwin culprits try-without-torch release-snapshot e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) chaos-1 chaos-2 chaos-3 $(MACHINES) $(STRESS)
+NIGHTLY := race vet-darwin culprits try-without-torch release-snapshot e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) chaos-1 chaos-4 chaos-8 $(MACHINES) $(STRESS)
 .PHONY: nightly
 nightly: ## run the parts that are slow or rarely fail; those that passed at this commit are not run again (root); nightly-PART runs one
 	@test/parts $(NIGHTLY)

@@ -151,6 +151,12 @@ def _resumable(wanted):
     return str(path)
 
 
+def _places(folder):
+    """Returns where a folder of this script may lie: where it names it, and in the working directories of the runs that this one resumes."""
+    works = [os.getcwd(), *filter(None, os.environ.get("MLENV_EARLIER_WORK", "").split(":"))]
+    return {os.path.abspath(os.path.join(work, folder)) for work in works}
+
+
 def _mark(path):
     path = pathlib.Path(path)
     return path.with_name(path.name + ".not-resumed")
@@ -233,9 +239,7 @@ def _trainer(module):
 
     @_quiet
     def resume(trainer):
-        places = {os.path.abspath(trainer.args.output_dir)}
-        places |= {os.path.join(work, trainer.args.output_dir) for work in os.environ.get("MLENV_EARLIER_WORK", "").split(":")}
-        places = {os.path.normpath(place) for place in places}
+        places = _places(trainer.args.output_dir)
         return _resumable(lambda path: (path / "trainer_state.json").is_file() and os.path.abspath(path.parent) in places)
 
     @functools.wraps(init)
@@ -373,6 +377,11 @@ def _deepspeed(module):
             self._mlenv_saves = lambda: save(self, folder)
 
     @_quiet
+    def resume(folder):
+        places = _places(folder)
+        return _resumable(lambda path: os.path.abspath(path.parent) in places)
+
+    @_quiet
     def stop(saves):
         saves()
 
@@ -397,6 +406,9 @@ def _deepspeed(module):
     def loads(self, load_dir, *args, **kwargs):
         result = load(self, load_dir, *args, **kwargs)
         if not args and not kwargs:
+            found = result[0] is None and resume(load_dir)
+            if found:
+                result = load(self, os.path.dirname(found), os.path.basename(found))
             loaded_from(self, load_dir, *result)
         return result
 
@@ -463,6 +475,11 @@ def _accelerate(module):
             folders.note(folder, lambda folder: save(self, folder), sure=True)
 
     @_quiet
+    def resume(self):
+        places = _places(os.path.join(self.project_dir, "checkpoints"))
+        return _resumable(lambda path: os.path.abspath(path.parent) in places)
+
+    @_quiet
     def stops():
         """Reports whether to save before the next batch: then the step before is over, with its schedulers and what the script saves."""
         if folders.prefix is None or done() == checked[0]:
@@ -488,6 +505,8 @@ def _accelerate(module):
 
     @functools.wraps(load)
     def load_state(self, input_dir=None, *args, **kwargs):
+        if input_dir is None:  # accelerate would take the last one, whole or not
+            input_dir = resume(self)
         result = load(self, input_dir, *args, **kwargs)
         if input_dir is not None:
             loaded_from(self, input_dir)

@@ -80,7 +80,10 @@ class Accelerator:
     gradient_accumulation_steps = 1
     def log(self, values): pass
     def save_state(self, output_dir=None, safe_serialization=True): os.makedirs(output_dir)
-    def load_state(self, input_dir=None): assert os.path.isdir(input_dir)
+    project_dir = "."
+    def load_state(self, input_dir=None):
+        assert os.path.isdir(input_dir)
+        print("loaded", input_dir)
 `,
 	"accelerate/data_loader.py": `
 class DataLoaderShard:
@@ -102,8 +105,12 @@ class DeepSpeedEngine:
     def save_checkpoint(self, save_dir, tag=None, client_state={}, save_latest=True):
         os.makedirs("%s/%s" % (save_dir, tag or "global_step%d" % self.global_steps))
     def load_checkpoint(self, load_dir, tag=None):
-        self.global_steps = 4
-        return load_dir + "/global_step4/mp_rank_00_model_states.pt", {"ds_version": "0.17.6", "own": 1} if os.path.exists("own") else {}
+        if tag is None:
+            if not os.path.exists(load_dir + "/latest"): return None, {}
+            tag = open(load_dir + "/latest").read()
+        self.global_steps = int(tag[len("global_step"):])
+        print("loaded")
+        return "%s/%s/mp_rank_00_model_states.pt" % (load_dir, tag), {"ds_version": "0.17.6", "own": 1} if os.path.exists("own") else {}
 `,
 	"tqdm/__init__.py": "from .std import tqdm\n",
 	"tqdm/std.py": "class tqdm:\n    def __init__(self, total, desc): self.n, self.total, self.desc = 0, total, desc\n" +
@@ -221,10 +228,13 @@ func TestFrameworks(t *testing.T) {
 		"DeepSpeed that is stopped": {script: engine("", "", 3), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 3\n",
 			last: "loss=0.5 source=DeepSpeed step=4", left: "out/global_step4"},
 		"DeepSpeed that has loaded": {script: engine("engine.load_checkpoint('out')", "", 5), env: []string{"MLENV_STOP_FILE=stop"},
-			ends: "step 5\n", last: "loss=0.5 source=DeepSpeed step=6", left: "out/global_step6"},
+			files: map[string]string{"out/latest": "global_step4"}, ends: "step 5\n", last: "loss=0.5 source=DeepSpeed step=6", left: "out/global_step6"},
 		"DeepSpeed that has loaded its own state": {script: engine("engine.load_checkpoint('out')", "client_state={'own': 1}", 5),
-			files: map[string]string{"own": ""}, env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
+			files: map[string]string{"own": "", "out/latest": "global_step4"}, env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
 			last: "loss=0.5 source=DeepSpeed step=8", left: "out/global_step8"},
+		"DeepSpeed in another folder": {script: engine("engine.load_checkpoint('out')", "", 9), ends: "loaded\nstep 7\nstep 8\n",
+			files: map[string]string{"a1/out/global_step6/zero_pp_rank_0_mp_rank_00_optim_states.pt": ""}, env: []string{"MLENV_EARLIER_WORK=a1",
+				"MLENV_RESUME_FROM=first", "MLENV_LAST_CHECKPOINT=a1/out/global_step6"}, last: "loss=0.5 source=DeepSpeed step=8"},
 		"DeepSpeed with tags": {script: engine("", "f'step-{step:03}'", 3), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 3\n",
 			last: "loss=0.5 source=DeepSpeed step=4", left: "out/step-004"},
 		"DeepSpeed with tags that are no steps": {script: engine("", "step // 2", 5), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
@@ -247,6 +257,9 @@ func TestFrameworks(t *testing.T) {
 			ends: "step 2\n", last: "source=torch.optim step=2", left: "out/step_2"},
 		"accelerate that has loaded": {script: accelerated(4, `"step_%d" % step`, 5), files: map[string]string{"out/step_4/model": ""},
 			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\n", last: "source=torch.optim step=1", left: "out/step_5"},
+		"accelerate that names no checkpoint": {script: "from accelerate import Accelerator\nAccelerator().load_state()\n",
+			files: map[string]string{"a1/checkpoints/checkpoint_3/random_states_0.pkl": ""}, ends: "loaded a1/checkpoints/checkpoint_3\n",
+			env: []string{"MLENV_EARLIER_WORK=a1", "MLENV_RESUME_FROM=first", "MLENV_LAST_CHECKPOINT=a1/checkpoints/checkpoint_3"}},
 		"accelerate whose numbers are no steps": {script: accelerated(0, `"checkpoint_%d" % (step // 2)`, 3),
 			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n", last: "source=torch.optim step=8", left: "out/checkpoint_4"},
 		"a bar": {script: "from tqdm import tqdm\nbar = tqdm(3, 'epochs: ')\nfor _ in range(3): bar.update()\n", ends: "1\n2\n3\n",

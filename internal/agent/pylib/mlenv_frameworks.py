@@ -25,6 +25,7 @@ _note = None
 _best = len(_SOURCES)
 _line, _unwritten, _written = {}, False, 0.0
 _done = {}  # steps of this attempt, by who counts them
+_before = 0  # steps of the checkpoint that the script has loaded, as far as its name tells
 
 
 def loaded(module, name, note):
@@ -471,8 +472,10 @@ def _accelerate(module):
 
     @_quiet
     def loaded_from(self, folder):
+        global _before
         if "step" in os.path.basename(os.fspath(folder)) and self.gradient_accumulation_steps == 1:
             folders.note(folder, lambda folder: save(self, folder), sure=True)
+            _before = folders.number - folders.steps
 
     @_quiet
     def resume(self):
@@ -569,7 +572,7 @@ def _optimizer(module):
             _step("torch.optim")
             if _done["torch.optim"] == 1:
                 _written = time.monotonic()  # not the first step at once: the script may count its steps itself, and report after this
-            _report("torch.optim", _done["torch.optim"])
+            _report("torch.optim", _before + _done["torch.optim"])
 
     register(stepped)
 

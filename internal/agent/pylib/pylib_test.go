@@ -256,7 +256,7 @@ func TestFrameworks(t *testing.T) {
 		"accelerate that has not saved": {script: accelerated(0, `"step_%d" % step`, 1), env: []string{"MLENV_STOP_FILE=stop"},
 			ends: "step 2\n", last: "source=torch.optim step=2", left: "out/step_2"},
 		"accelerate that has loaded": {script: accelerated(4, `"step_%d" % step`, 5), files: map[string]string{"out/step_4/model": ""},
-			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\n", last: "source=torch.optim step=1", left: "out/step_5"},
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\n", last: "source=torch.optim step=5", left: "out/step_5"},
 		"accelerate that names no checkpoint": {script: "from accelerate import Accelerator\nAccelerator().load_state()\n",
 			files: map[string]string{"a1/checkpoints/checkpoint_3/random_states_0.pkl": ""}, ends: "loaded a1/checkpoints/checkpoint_3\n",
 			env: []string{"MLENV_EARLIER_WORK=a1", "MLENV_RESUME_FROM=first", "MLENV_LAST_CHECKPOINT=a1/checkpoints/checkpoint_3"}},

@@ -1,12 +1,13 @@
 """A loop with accelerate: it saves as accelerate's own examples do, and asks mlenv for the checkpoint to load, for which they have an argument."""
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, InitProcessGroupKwargs
 
 import chaos_common as chaos
 import mlenv
 
-accelerator = Accelerator(cpu=True)
+accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])
+assert accelerator.num_processes == 2
 net = chaos.net()
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 10000)

@@ -134,7 +134,8 @@ func (u trainer) saysThere(code int, args ...string) (stdout, stderr string) {
 // startThere starts a local run, with the params that such a run has.
 func (u trainer) startThere(script string, params ...string) (name string) {
 	u.Helper()
-	name = fmt.Sprintf("%s-%d", strings.TrimSuffix(filepath.Base(script), filepath.Ext(script)), len(u.workstation.runs))
+	base := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(script), filepath.Ext(script)), "_", "-")
+	name = fmt.Sprintf("%s-%d", base, len(u.workstation.runs))
 	args := []string{"mlenv", "run", ".", script, "--local", "--run-name=" + name}
 	var own []string
 	for _, param := range params {

@@ -51,8 +51,12 @@ type chaosTraining struct {
 	checkpoints []string
 }
 
-// chaosEvery is the number of steps between two checkpoints of chaos.py.
-const chaosEvery = 25
+const (
+	// chaosEvery is the number of steps between two checkpoints of chaos.py.
+	chaosEvery = 25
+	// sampled is the number of steps between two that are reported, if the program does not report its own.
+	sampled = 20
+)
 
 // seed is what chaos depends on, besides when things happen.
 func seed(u trainer) uint64 {
@@ -194,13 +198,21 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 	c.continues()
 	c.reach(chaosEvery + 1) // from its first checkpoint on the hook knows where a program of DeepSpeed or accelerate saves
 	var struck, lost [2]int // of those without time to save, and with it
+	var failed int          // the step of the last failure of a rank
 	c.random.Shuffle(len(blows), func(i, j int) { blows[i], blows[j] = blows[j], blows[i] })
 	for _, b := range blows {
 		if b.except == c.program {
 			continue
 		}
 		const between = 20 // steps
-		at := c.reach(1 + c.random.IntN(between))
+		more := 1 + c.random.IntN(between)
+		if b.reason == fail.RankFailed { // a training whose ranks fail again before they get further is not restarted
+			more = max(more, failed+sampled-c.lastStep())
+		}
+		at := c.reach(more)
+		if b.reason == fail.RankFailed {
+			failed = at
+		}
 		time.Sleep(time.Duration(c.random.Int64N(int64(pace)))) // anywhere in a step
 		c.Logf("seed %d: step %d, attempt %d of %s: %s", seed, at, c.attempt, c.run, b.name)
 		run := c.run
@@ -340,7 +352,6 @@ func (c *chaosTraining) checkAttempts(e ending, reason fail.Reason) {
 	}
 	spent := e.spent()
 	var got []string
-	const sampled = 10 // steps: of a program that does not report its own, not every step is
 	last, repeated := 0.0, 0.0
 	for i, a := range e.receipt.Attempts {
 		got = append(got, string(a.Reason))

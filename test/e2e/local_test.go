@@ -173,6 +173,7 @@ func (u trainer) endThere(name string) ending {
 	u.Helper()
 	run := u.workstation.runs[name]
 	err := <-run.ended
+	run.ended <- err // for whoever asks again
 	out, _ := u.saysThere(command.Done, "receipt", name, "--output=json")
 	e := ending{trainer: u, run: &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}}
 	if err := json.Unmarshal([]byte(out), &e.receipt); err != nil {

@@ -115,7 +115,7 @@ func unchanged(t *testing.T, program, source string) string {
 	t.Helper()
 	train := func(name string, pace time.Duration) *training {
 		return start(t, name, programs, program, "--nodes=2", "--ranks-per-node=1", "--max-restarts=1", "--",
-			"--folder="+filepath.Join(t.TempDir(), name), fmt.Sprintf("--pace=%g", pace.Seconds()))
+			"--folder="+filepath.Join(workspace(), "checkpoints", name), fmt.Sprintf("--pace=%g", pace.Seconds()))
 	}
 
 	whole := train("undisturbed", 0)
@@ -203,10 +203,13 @@ func start(t *testing.T, name string, args ...string) *training {
 	return run
 }
 
+// workspace is that of local runs.
+func workspace() string { return filepath.Join(os.Getenv("XDG_DATA_HOME"), "mlenv") }
+
 // log returns what rank 0 has printed until now, in all attempts. What mlenv prints comes later, and lacks what is printed after SIGTERM.
 func (run *training) log() (all string) {
 	for attempt := 1; attempt <= 2; attempt++ {
-		content, _ := os.ReadFile(filepath.Join(os.Getenv("XDG_DATA_HOME"), "mlenv/.mlenv/runs", run.name, agent.AttemptFolder(attempt), "rank-0.log"))
+		content, _ := os.ReadFile(filepath.Join(workspace(), ".mlenv/runs", run.name, agent.AttemptFolder(attempt), "rank-0.log"))
 		all += string(content)
 	}
 	return all
@@ -251,7 +254,7 @@ func (run *training) found(pattern string) string {
 // killRank kills a rank by SIGKILL.
 func (run *training) killRank(rank int) {
 	run.Helper()
-	want := []string{"MLENV_WORKSPACE=" + filepath.Join(os.Getenv("XDG_DATA_HOME"), "mlenv"), "MLENV_RUN=" + run.name, fmt.Sprintf("RANK=%d", rank)}
+	want := []string{"MLENV_WORKSPACE=" + workspace(), "MLENV_RUN=" + run.name, fmt.Sprintf("RANK=%d", rank)}
 	processes, _ := filepath.Glob("/proc/[0-9]*")
 	for _, process := range processes {
 		exe, _ := os.Readlink(process + "/exe") // the agent's shim has the same variables

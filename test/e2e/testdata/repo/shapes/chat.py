@@ -1,7 +1,6 @@
 """As DeepSpeed-Chat's main.py: DeepSpeed's arguments, its configuration in Python, and a result that rank 0 writes."""
 
 import argparse
-import os
 
 import deepspeed
 import torch.distributed as dist

@@ -260,8 +260,9 @@ func (c *chaosTraining) checkRemains() {
 	if c.workstation == nil {
 		return // nothingLeft looks at the cluster
 	}
-	out, err := c.on("", "sh", "-c", "ls -d /tmp/mlenv-*; grep -h ' 0A ' /proc/net/tcp /proc/net/tcp6").CombinedOutput() // 0A: listening
-	if strings.Contains(string(out), "/tmp/mlenv-") && !strings.Contains(string(out), "No such file") || strings.Contains(string(out), " 0A ") {
+	// 0A is the state of a port on which somebody listens.
+	out, err := c.on("", "sh", "-c", "find /tmp -name 'mlenv-*'; awk '$4 == \"0A\"' /proc/net/tcp /proc/net/tcp6").CombinedOutput()
+	if err != nil || len(out) > 0 {
 		c.Errorf("seed %d: scratch folders or ports are left: %s, %v", c.seed, out, err)
 	}
 }

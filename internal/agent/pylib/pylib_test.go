@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// standIns stand in for transformers, tqdm, torch and accelerate: they call callbacks as Trainer 4.30 to 5.24 does, print bars by the method
-// that tqdm has for that, and yield batches as accelerate 0.24 to 1.15 does. make frameworks runs the real ones.
+// standIns stand in for transformers, tqdm, torch, DeepSpeed and accelerate: they call callbacks as Trainer 4.30 to 5.24 does, print bars
+// by the method that tqdm has for that, and yield batches as accelerate 0.20 to 1.15 does. make frameworks runs the real ones.
 var standIns = map[string]string{
 	"transformers/__init__.py": "",
 	"transformers/trainer_callback.py": `
@@ -228,7 +228,8 @@ func TestFrameworks(t *testing.T) {
 		"DeepSpeed that is stopped": {script: engine("", "", 3), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 3\n",
 			last: "loss=0.5 source=DeepSpeed step=4", left: "out/global_step4"},
 		"DeepSpeed that has loaded": {script: engine("engine.load_checkpoint('out')", "", 5), env: []string{"MLENV_STOP_FILE=stop"},
-			files: map[string]string{"out/latest": "global_step4"}, ends: "step 5\n", last: "loss=0.5 source=DeepSpeed step=6", left: "out/global_step6"},
+			files: map[string]string{"out/latest": "global_step4"}, ends: "step 5\n", last: "loss=0.5 source=DeepSpeed step=6",
+			left: "out/global_step6"},
 		"DeepSpeed that has loaded its own state": {script: engine("engine.load_checkpoint('out')", "client_state={'own': 1}", 5),
 			files: map[string]string{"own": "", "out/latest": "global_step4"}, env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
 			last: "loss=0.5 source=DeepSpeed step=8", left: "out/global_step8"},

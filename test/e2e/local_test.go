@@ -68,7 +68,7 @@ func (u trainer) newWorkstation() *workstation {
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: machine}, spec: {
   containers: [{name: main, image: "` + trainingImage + `", command: [sleep, infinity], workingDir: /work,
-    env: [{name: HOME, value: /work/home}, {name: PATH, value: "/work/bin:/usr/local/bin:/usr/bin:/bin"},
+    env: [{name: HOME, value: /work/home}, {name: PATH, value: "/work/bin:/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"},
       {name: PIP_CERT, value: /ca/ca-bundle.crt}],
     volumeMounts: [{name: work, mountPath: /work}, {name: ca, mountPath: /ca}]}],
   terminationGracePeriodSeconds: 0, volumes: [{name: work, persistentVolumeClaim: {claimName: work}},

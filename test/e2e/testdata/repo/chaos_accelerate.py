@@ -8,6 +8,7 @@ import mlenv
 
 accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])
 assert accelerator.num_processes == 2
+accelerator.init_trackers("chaos")  # none; accelerate 0.20 wants the call
 net = chaos.net()
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 10000)

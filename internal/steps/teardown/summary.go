@@ -249,7 +249,7 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 	}
 	if len(statuses) > 0 {
 		r.Training = receipt.TrainingOf(statuses[0].Spec)
-		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: statuses[0].Work, Claims: claims}
+		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: agent.WorkOf(statuses), Claims: claims}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))
 		}

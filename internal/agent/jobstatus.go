@@ -155,6 +155,8 @@ type RankStatus struct {
 	TailFile string `json:"tailFile,omitempty"`
 	// Python is the last uncaught error that it printed.
 	Python *PythonError `json:"python,omitempty"`
+	// Below is the error that ended a program which the rank had started, seconds before the rank itself exited with 0.
+	Below *PythonError `json:"below,omitempty"`
 }
 
 // Rendezvous is how far a rank is on its way to the rendezvous, the port of node 0 where the ranks of torch.distributed meet.

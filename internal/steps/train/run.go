@@ -354,7 +354,11 @@ func withDeepSpeed(config string, args []string, takes script.Arguments) []strin
 	const enable = "--deepspeed"
 	enabled := slices.ContainsFunc(args, func(arg string) bool { return arg == enable || strings.HasPrefix(arg, enable+"=") })
 	given := []string{"--deepspeed_config", config}
-	switch declares := takes.Added != "" || takes.Config != ""; {
+	underscore := takes.Added != "" || takes.Config != ""
+	if !underscore && takes.DashConfig != "" {
+		given[0] = "--deepspeed-config"
+	}
+	switch declares := underscore || takes.DashConfig != ""; {
 	case !declares && (takes.Trainer != "" || takes.Switch != ""):
 		if given[0] = enable; enabled {
 			return args

@@ -907,6 +907,8 @@ func TestArguments(t *testing.T) {
 		{"--script=x -- --steps 5", " |  |  | --steps 5"},
 		{"--script=x -- --env-secret-dir=/var/run/secrets -- --steps 5", "want KEY=VALUE"},
 		{"--script=x RANK=3", "the launcher sets it"},
+		{"--script=x --launcher=command --require-rendezvous=fail -- -- -- -- ",
+			"--require-rendezvous=fail: the programs of launcher command are not checked"},
 		// The Task.
 		{"--script=x -- -- -- -- ", " |  |  | "},
 		{"--script=x -- A=1 B=2 -- -- -- --steps 5 -- 6", "A=1 B=2 |  |  | --steps 5 -- 6"},

@@ -86,8 +86,9 @@ func TestTooManyNodes(t *testing.T) {
 	}
 	pipeline := newParams(mldevenv.Bundle).pipeline.DeepCopy()
 	pipeline.Namespace = "ns"
-	objects := kubefake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: cluster.ConfigMapPrefix + "barcelona"},
-		Data: map[string]string{"cluster.yaml": string(file)}})
+	objects := kubefake.NewClientset(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: cluster.ConfigMapPrefix + "barcelona"},
+		Data:       map[string]string{"cluster.yaml": string(file)}})
 	tekton := fake.NewSimpleClientset(pipeline)
 	tekton.PrependReactor("create", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("a run was created")

@@ -23,7 +23,8 @@ func TestDone(t *testing.T) {
 		}
 		got = append(got, done(2, statuses))
 	}
-	const line, files = "Training done: 2 ranks exited with 0. On the nodes, the record is /runs/a1", ", and files at relative paths are in /work/a1"
+	const line = "Training done: 2 ranks exited with 0. On the nodes, the record is /runs/a1"
+	const files = ", and files at relative paths are in /work/a1"
 	if diff := cmp.Diff([]string{line + ".", line + files + ".", line + files + "."}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -218,6 +218,7 @@ func readmeTry(u trainer) {
 	if err != nil {
 		u.Fatalf("test/try: %v\n%s", err, printed)
 	}
+	noStandIn(u.T, string(printed))
 	blocks := testedPages(u.T, repository(u.T))["README.md"]
 	at := slices.IndexFunc(blocks, func(b block) bool { return b.local })
 	if at < 0 || blocks[at].commands()[0].text != "make try" || !blocks[at+1].output {

@@ -29,7 +29,7 @@ func (c Config) additions() map[string]string {
 		"NODE_RANK":          strconv.Itoa(c.Node),
 		"GPUS_PER_NODE":      strconv.Itoa(c.GPUs),
 		"DEEPSPEED_HOSTFILE": c.Paths.hostfile(),
-		"HOME":               filepath.Join(state, "home"),
+		"HOME":               filepath.Join(state, homeName),
 		"USER":               "mlenv",
 		"LOGNAME":            "mlenv",
 		"XDG_CACHE_HOME":     own,

@@ -239,8 +239,11 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 	}
 	addRanks(r, statuses, hanging)
 	if r.Verdict == receipt.Succeeded {
-		r.Warning = cmp.Or(cause.Hidden(statuses), cause.Alone(statuses),
-			cause.Unproven(statuses, agent.WantedTransport(r.Mode, len(r.Nodes))))
+		hidden := cause.Hidden(statuses)
+		if hidden != "" {
+			hidden += ". Next: " + cause.HiddenNext
+		}
+		r.Warning = cmp.Or(hidden, cause.Alone(statuses), cause.Unproven(statuses, agent.WantedTransport(r.Mode, len(r.Nodes))))
 	}
 	addAttempts(r, statuses, failed)
 	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
@@ -249,7 +252,7 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 	}
 	if len(statuses) > 0 {
 		r.Training = receipt.TrainingOf(statuses[0].Spec)
-		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: statuses[0].Work, Claims: claims}
+		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: agent.WorkOf(statuses), Claims: claims}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))
 		}

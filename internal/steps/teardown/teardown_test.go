@@ -255,6 +255,33 @@ func TestRepositoryOfFolder(t *testing.T) {
 	}
 }
 
+// A receipt on a cluster warns of a program that hides its failure, with what lets it fail.
+func TestReceiptOfAHiddenFailure(t *testing.T) {
+	known, agents := live(t)
+	for _, node := range agents {
+		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte("nosuch-launcher || true\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 1,
+			LauncherWhy: "it was found out"}
+		if _, err := node.Client.StartJob(t.Context(), "uid-1", spec); err != nil {
+			t.Fatal(err)
+		}
+		if err := node.Client.WatchJob(t.Context(), "uid-1", func(agent.JobStatus) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := newPlace(t, []runtime.Object{pipelineRun(), task("train", "Succeeded", nil)}, known...)
+	r, err := p.run(t.Context())
+	if err != nil || r.Verdict != receipt.Succeeded || !strings.Contains(r.Warning, "the log of rank 0 on node 0 ends in a failure: ") ||
+		!strings.HasSuffix(r.Warning, "not found. Next: "+cause.HiddenNext) {
+		t.Errorf("got %s with the warning %q, %v; want Succeeded, the failure, and what to do", r.Verdict, r.Warning, err)
+	}
+	if r.Training == nil || r.Training.LauncherWhy != "it was found out" {
+		t.Errorf("got %+v, want why the launcher was chosen", r.Training)
+	}
+}
+
 // TestTeardownTwice tears down an environment in which a rank has failed, from start to end, twice.
 func TestTeardownTwice(t *testing.T) {
 	known, agents := live(t)

@@ -359,7 +359,7 @@ func (c *chaosTraining) checkAttempts(e ending, reason fail.Reason) {
 		if a.First == nil || a.Last == nil { // it could not start
 			continue
 		}
-		if i > 0 && (*a.First > last+sampled || *a.First < last-chaosEvery) {
+		if i > 0 && (*a.First > last+2*sampled || *a.First < last-chaosEvery) {
 			c.Errorf("seed %d: attempt %d of %s has the steps %.0f to %.0f after one that ended at %.0f: want it to begin where that had saved",
 				c.seed, a.Attempt, c.run, *a.First, *a.Last, last)
 		}

@@ -85,7 +85,7 @@ var chaosPrograms = []struct {
 const chaosRequirements = "--param=requirements=e2e/requirements-chaos.txt"
 
 // chaos trains on two nodes while blows fall at steps that a seed chooses, and compares the weights in the end, bit for bit, with those of
-// a training that nothing happened to. Ten seeds in a row try each program on the cluster, with and without Kueue, and on a workstation.
+// a training that nothing happened to. Ten seeds in a row try each program on the cluster, two of them with Kueue, and on a workstation.
 func chaos(u trainer) {
 	number := seed(u)
 	const trusts = "    enabled: false\n  trusted_ca: mlenv-trusted-ca\n" // the CA of the cluster's package index
@@ -188,13 +188,11 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 	u.Helper()
 	program, blows := chaosPrograms[seed%uint64(len(chaosPrograms))], slices.Clone(blows)
 	params := append([]string{oneGPU, "--param=max-restarts=30", "--param=stop-grace=1m"}, program.params...)
-	args := func(folder string, pace time.Duration) string {
-		return fmt.Sprintf("--param=script-args=--folder=%s/%s,--pace=%g", u.workspace(), folder, pace.Seconds())
-	}
-	want := u.end(u.start(program.script, append(params, args("undisturbed", 0))...)).succeeded().weights()
+	args := func(pace time.Duration) string { return fmt.Sprintf("--param=script-args=--pace=%g", pace.Seconds()) }
+	want := u.end(u.start(program.script, append(params, args(0))...)).succeeded().weights()
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a seed has to repeat it
 	c := &chaosTraining{trainer: u, program: program.script, random: random, attempt: 1, seed: seed}
-	c.run = u.start(program.script, append(params, args("struck", pace))...)
+	c.run = u.start(program.script, append(params, args(pace))...)
 	c.continues()
 	c.reach(chaosEvery + 1) // from its first checkpoint on the hook knows where a program of DeepSpeed or accelerate saves
 	var struck, lost [2]int // of those without time to save, and with it
@@ -207,7 +205,7 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 		const between = 20 // steps
 		more := 1 + c.random.IntN(between)
 		if b.reason == fail.RankFailed { // a training whose ranks fail again before they get further is not restarted
-			more = max(more, failed+sampled-c.lastStep())
+			more = max(more, failed+sampled-lastStep(c.output()))
 		}
 		at := c.reach(more)
 		if b.reason == fail.RankFailed {
@@ -215,7 +213,7 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 		}
 		time.Sleep(time.Duration(c.random.Int64N(int64(pace)))) // anywhere in a step
 		c.Logf("seed %d: step %d, attempt %d of %s: %s", seed, at, c.attempt, c.run, b.name)
-		run := c.run
+		run, log := c.run, c.log()
 		b.strike(c)
 		if b.reason == "" {
 			continue
@@ -225,14 +223,15 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 			c.attempt++
 		}
 		first := c.continues()
-		repeats, saves := max(0, at-first), 0
+		last := lastStep(c.printed(log))
+		repeats, saves := max(0, last-first), 0
 		if b.saves {
 			saves = 1
 		}
 		struck[saves]++
 		lost[saves] += repeats
 		if b.saves && repeats > 0 || repeats > chaosEvery {
-			c.Errorf("seed %d: %s after step %d, and the training continues after step %d", seed, b.name, at, first)
+			c.Errorf("seed %d: %s after step %d, and the training continues after step %d", seed, b.name, last, first)
 		}
 	}
 	e := c.end(c.run).succeeded()
@@ -285,29 +284,41 @@ func (c *chaosTraining) killRank() {
 	c.signal(c.process(c.program+"\x00", "MLENV_RUN="+c.run, fmt.Sprintf("RANK=%d", c.random.IntN(2))), syscall.SIGKILL)
 }
 
-// lastStep returns the last step that rank 0 has printed in this attempt, 0 for none.
-func (c *chaosTraining) lastStep() int {
-	last := 0
-	for _, match := range regexp.MustCompile(fmt.Sprintf(`attempt %d step (\d+)\n`, c.attempt)).FindAllStringSubmatch(c.output(), -1) {
-		last, _ = strconv.Atoi(match[1])
-	}
-	return last
+// log returns the path of what rank 0 prints in this attempt.
+func (c *chaosTraining) log() string {
+	c.Helper()
+	return filepath.Join(c.recordFolder(c.runUID(c.run)), agent.AttemptFolder(c.attempt), "rank-0.log")
 }
 
-// output returns what rank 0 has printed in this attempt.
-func (c *chaosTraining) output() string {
+func (c *chaosTraining) printed(log string) string {
 	c.Helper()
-	content, err := os.ReadFile(filepath.Join(c.recordFolder(c.runUID(c.run)), agent.AttemptFolder(c.attempt), "rank-0.log"))
+	content, err := os.ReadFile(log)
 	if err != nil && !os.IsNotExist(err) {
 		c.Fatal(err)
 	}
 	return string(content)
 }
 
+// output returns what rank 0 has printed in this attempt.
+func (c *chaosTraining) output() string {
+	c.Helper()
+	return c.printed(c.log())
+}
+
+var printedStep = regexp.MustCompile(`attempt \d+ step (\d+)\n`)
+
+// lastStep returns the last step of an output, 0 for none.
+func lastStep(output string) (last int) {
+	for _, match := range printedStep.FindAllStringSubmatch(output, -1) {
+		last, _ = strconv.Atoi(match[1])
+	}
+	return last
+}
+
 // reach waits until this attempt has trained so many more steps, and returns the last one.
 func (c *chaosTraining) reach(more int) int {
 	c.Helper()
-	step := c.lastStep() + more
+	step := lastStep(c.output()) + more
 	c.waitOutput(c.run, "train", fmt.Sprintf("attempt %d step %d\n", c.attempt, step))
 	return step
 }
@@ -348,7 +359,10 @@ func (c *chaosTraining) resume() {
 func (c *chaosTraining) checkAttempts(e ending, reason fail.Reason) {
 	c.Helper()
 	c.equal("the reason of "+c.run, e.receipt.Reason, string(reason))
-	if path := e.receipt.Checkpoint; path != "" {
+	switch path := e.receipt.Checkpoint; {
+	case path == "" && reason != "":
+		c.Errorf("seed %d: the receipt of %s names no checkpoint", c.seed, c.run)
+	case path != "":
 		c.checkpoints = append(c.checkpoints, filepath.Join(c.workspaceHere(), strings.TrimPrefix(path, c.workspace())))
 	}
 	spent := e.spent()
@@ -365,6 +379,9 @@ func (c *chaosTraining) checkAttempts(e ending, reason fail.Reason) {
 		}
 		repeated += max(0, last-*a.First-sampled)
 		last = *a.Last
+	}
+	if last == 0 && len(e.receipt.Attempts) > 0 {
+		c.Errorf("seed %d: no attempt of %s has steps", c.seed, c.run)
 	}
 	if repeated > 0 && spent.Repeated == 0 {
 		c.Errorf("seed %d: the goodput of %s is %+v, without the time of %.0f repeated steps", c.seed, c.run, spent, repeated)

@@ -116,7 +116,7 @@ func unchanged(t *testing.T, program, source string) string {
 	t.Helper()
 	train := func(name string, pace time.Duration) *training {
 		return start(t, name, programs, program, "--nodes=2", "--ranks-per-node=1", "--max-restarts=1", "--",
-			"--folder="+filepath.Join(workspace(), "checkpoints", name), fmt.Sprintf("--pace=%g", pace.Seconds()))
+			fmt.Sprintf("--pace=%g", pace.Seconds()))
 	}
 
 	whole := train("undisturbed", 0)

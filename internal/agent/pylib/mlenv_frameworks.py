@@ -12,6 +12,7 @@ import pathlib
 import re
 import signal
 import sys
+import threading
 import time
 import weakref
 
@@ -106,31 +107,48 @@ def _stop(handlers=()):
 
 
 class _Numbered:
-    """Names of checkpoints that end with their number of steps, so that one can be saved under the next name when a training is stopped.
+    """Checkpoints whose names end with their number of steps, so that one more can be saved when a training is stopped.
 
-    done returns how many steps this attempt has done.
+    done returns how many steps this attempt has done. The first series of names whose numbers agree with that counts.
     """
 
     def __init__(self, done):
-        self.done, self.prefix = done, None
+        self.done, self.name, self.last = done, None, {}
 
     def note(self, name, save, sure=False):
         """Notes a checkpoint, and what saves one of another name. Unless sure, the steps since the one before must agree with its number."""
         found = re.match(r"(.*?)(\d+)$", os.fspath(name), re.DOTALL)
         if not found:
             return
-        number, steps, known = int(found[2]), self.done(), self.prefix == found[1]
-        if sure or number - (self.number if known else 0) == steps - (self.steps if known else 0):
-            self.prefix, self.number, self.digits, self.steps, self.save = found[1], number, len(found[2]), steps, save
-        elif known:
-            self.prefix = None
+        prefix, number, steps = found[1], int(found[2]), self.done()
+        before, then = self.last.get(prefix, (0, 0))
+        self.last[prefix] = number, steps
+        agrees = sure or number - before == steps - then > 0
+        # epoch_1_step_20 after epoch_0_step_20: the next name is not known.
+        if any(other != prefix and re.sub(r"\d+", "", other) == re.sub(r"\d+", "", prefix) for other in self.last):
+            agrees = False
+        if agrees and self.name in (None, prefix):
+            self.name, self.digits, self.save = prefix, len(found[2]), save
+        elif self.name == prefix:
+            self.name = None
+
+    def path(self):
+        """Returns the name of the last checkpoint."""
+        return self.name + str(self.last[self.name][0]).zfill(self.digits)
 
     def save_now(self):
-        new = self.done() - self.steps
+        number, steps = self.last[self.name]
+        new = self.done() - steps
         if new:  # else the script has just saved
-            name = self.prefix + str(self.number + new).zfill(self.digits)
+            name = self.name + str(number + new).zfill(self.digits)
             _say("saving %s, because the training is being stopped" % name)
             self.save(name)
+
+
+def _own(path):
+    """Reports whether a checkpoint is the one with which this attempt continues, and none that another training made."""
+    own = mlenv.last_checkpoint() if os.environ.get("MLENV_LAST_CHECKPOINT") or os.environ.get("MLENV_RESUME_FROM") else None
+    return own is not None and os.path.realpath(own) == os.path.realpath(path)
 
 
 def _say(text):
@@ -172,7 +190,7 @@ def _resume(found, train):
     try:
         return train()
     except Exception as error:
-        if found and not _done and "OutOfMemory" not in type(error).__name__:
+        if found and not _done.keys() - {"torch.optim"} and "OutOfMemory" not in type(error).__name__:
             trace, names = error.__traceback__, []
             while trace is not None:
                 if trace.tb_frame.f_code.co_filename != __file__:
@@ -341,6 +359,7 @@ def _lightning(module):
 def _deepspeed(module):
     engine = module.DeepSpeedEngine
     step, forward, backward, save, load = engine.step, engine.forward, engine.backward, engine.save_checkpoint, engine.load_checkpoint
+    folders = {}  # of the engines that have saved, None for one that has several
 
     @_quiet
     def after(self):
@@ -352,7 +371,7 @@ def _deepspeed(module):
         loss = getattr(self, "_mlenv_loss", None)
         _report("DeepSpeed", self.global_steps, None, lambda: loss.item() if hasattr(loss, "item") else None)
         # Only a script that saves can resume from what is saved here: it loads it from the same folder, and expects nothing of its own in it.
-        saves = getattr(self, "_mlenv_saves", None)
+        saves = getattr(self, "_mlenv_saves", None) if len(folders) < 2 else None
         return saves if saves and _counts("DeepSpeed") and _stop() else None
 
     @_quiet
@@ -362,29 +381,32 @@ def _deepspeed(module):
             self._mlenv_loss = loss.detach()
 
     @_quiet
-    def saved(self, folder, tag=None, client_state=None, **kwargs):
+    def saved(self, folder, tag=None, client_state=None, *args, **kwargs):
         """Notes how the script saves: by DeepSpeed's own names, or by tags that end with the number of steps, and without a state of its own."""
         self._mlenv_saves = None
-        if not client_state and tag is None:
-            self._mlenv_saves = lambda: save(self, folder, **kwargs)
-        elif not client_state:
+        if folders.setdefault(id(self), folder) != folder:
+            folders[id(self)] = None  # one is of its best checkpoints, or the like
+        if client_state or folders[id(self)] is None:
+            return
+        if tag is None:
+            self._mlenv_saves = lambda: save(self, folder, None, {}, *args, **kwargs)
+        else:
             tags = self._mlenv_tags = getattr(self, "_mlenv_tags", None) or _Numbered(lambda: self.global_steps)
-            tags.note(str(tag), lambda tag: save(self, folder, tag, **kwargs))
-            self._mlenv_saves = tags.save_now if tags.prefix is not None else None
+            tags.note(str(tag), lambda tag: save(self, folder, tag, {}, *args, **kwargs))
+            self._mlenv_saves = tags.save_now if tags.name is not None else None
 
     @_quiet
     def loaded_from(self, folder, path, states):
-        if path and not set(states or ()) - _ENGINE_STATES and re.match(r"global_step\d+$", os.path.basename(os.path.dirname(path))):
+        self._mlenv_steps = self.global_steps
+        path = path and os.path.dirname(path)
+        if path and not set(states or ()) - _ENGINE_STATES and re.match(r"global_step\d+$", os.path.basename(path)) and _own(path):
+            folders[id(self)] = folder
             self._mlenv_saves = lambda: save(self, folder)
 
     @_quiet
     def resume(folder):
         places = _places(folder)
-        return _resumable(lambda path: os.path.abspath(path.parent) in places)
-
-    @_quiet
-    def stop(saves):
-        saves()
+        return None if _done else _resumable(lambda path: os.path.abspath(path.parent) in places)
 
     @functools.wraps(forward)
     def forwards(self, *args, **kwargs):
@@ -409,7 +431,7 @@ def _deepspeed(module):
         if not args and not kwargs:
             found = result[0] is None and resume(load_dir)
             if found:
-                result = load(self, os.path.dirname(found), os.path.basename(found))
+                result = _resume(found, lambda: load(self, os.path.dirname(found), os.path.basename(found)))
             loaded_from(self, load_dir, *result)
         return result
 
@@ -418,7 +440,8 @@ def _deepspeed(module):
         result = step(self, *args, **kwargs)
         saves = after(self)
         if saves:
-            stop(saves)
+            _say("saving, because the training is being stopped")
+            saves()
             sys.exit(0)
         return result
 
@@ -437,7 +460,9 @@ _OTHER = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 @_quiet
 def _logged(*values):
     """Takes the loss of the training from what a script logs: a dictionary of values, or else a name and a value."""
-    named = next((value for value in values if isinstance(value, dict)), None) or {values[0]: values[1]}
+    named = next((value for value in values if isinstance(value, dict)), None)
+    if named is None:
+        named = {values[0]: values[1]}
     for name, value in named.items():
         if _LOSS.search(str(name)) and not _OTHER.search(str(name)):
             _report(loss=(lambda: value.item()) if hasattr(value, "item") else value)
@@ -458,7 +483,7 @@ def _shows_loss(owner, method):
 def _accelerate(module):
     accelerator, data = module.Accelerator, sys.modules["accelerate.data_loader"]
     save, load = accelerator.save_state, accelerator.load_state
-    checked = [0]
+    savers, checked, whole = set(), [0], {}
 
     def done():
         """Returns how many steps this attempt has done, by the engine or else the optimizer; 0 in a Trainer, which saves for itself."""
@@ -468,36 +493,43 @@ def _accelerate(module):
 
     @_quiet
     def saved(self, folder, *args, **kwargs):
+        savers.add(id(self))
         folders.note(folder, lambda folder: save(self, folder, *args, **kwargs))
+        whole.update(of=self, at=done(), known=None)
 
     @_quiet
     def loaded_from(self, folder):
+        """Continues to count if the name of this training's own checkpoint has the number of steps that its optimizer has."""
         global _before
-        if "step" in os.path.basename(os.fspath(folder)) and self.gradient_accumulation_steps == 1:
+        found = re.match(r"(?:.*[/_-])?step[_-]?(\d+)$", os.fspath(folder), re.DOTALL)
+        states = [state["step"] for optimizer in self._optimizers for state in optimizer.state.values() if "step" in state]
+        if found and states and {int(step) for step in states} == {int(found[1])} and _own(folder):
+            savers.add(id(self))
             folders.note(folder, lambda folder: save(self, folder), sure=True)
-            _before = folders.number - folders.steps
+            whole.update(of=self, at=done(), known=None)
+            _before = int(found[1]) - done()
 
     @_quiet
     def resume(self):
         places = _places(os.path.join(self.project_dir, "checkpoints"))
-        return _resumable(lambda path: os.path.abspath(path.parent) in places)
+        return None if _done else _resumable(lambda path: os.path.abspath(path.parent) in places)
+
+    def all_saved():
+        """Reports whether every rank saves, and only accelerate does: a step later, the last checkpoint has no other files."""
+        if whole["known"] is None:
+            names, own = os.listdir(folders.path()), whole["of"]._save_model_state_pre_hook
+            ranks = {"random_states_%d.pkl" % rank for rank in range(whole["of"].num_processes)}
+            whole["known"] = ranks <= set(names) and (bool(own) or all(map(_ACCELERATES.match, names)))
+        return whole["known"]
 
     @_quiet
     def stops():
         """Reports whether to save before the next batch: then the step before is over, with its schedulers and what the script saves."""
-        if folders.prefix is None or done() == checked[0]:
+        main = threading.current_thread() is threading.main_thread()
+        if folders.name is None or len(savers) > 1 or done() == checked[0] or not main:
             return False
         checked[0] = done()
-        return _stop()
-
-    @_quiet
-    def stop():
-        folders.save_now()
-
-    def check():
-        if stops():
-            stop()
-            sys.exit(0)
+        return done() > whole["at"] and all_saved() and _stop()
 
     @functools.wraps(save)
     def save_state(self, output_dir=None, *args, **kwargs):
@@ -508,9 +540,8 @@ def _accelerate(module):
 
     @functools.wraps(load)
     def load_state(self, input_dir=None, *args, **kwargs):
-        if input_dir is None:  # accelerate would take the last one, whole or not
-            input_dir = resume(self)
-        result = load(self, input_dir, *args, **kwargs)
+        found = resume(self) if input_dir is None else None  # accelerate would take the last one, whole or not
+        result = _resume(found, lambda: load(self, found or input_dir, *args, **kwargs)) if found else load(self, input_dir, *args, **kwargs)
         if input_dir is not None:
             loaded_from(self, input_dir)
         return result
@@ -520,10 +551,19 @@ def _accelerate(module):
 
         @functools.wraps(inner)
         def __iter__(self):
-            check()
-            for batch in inner(self):
-                yield batch
-                check()
+            begun = None
+            try:
+                for batch in inner(self):
+                    # Not before the first one, nor after the last one, when what ends an epoch may be missing.
+                    if begun is None:
+                        begun = done()
+                    elif done() > begun and stops():
+                        folders.save_now()
+                        sys.exit(0)
+                    yield batch
+            finally:
+                if begun is not None and done() > begun and not mlenv._asks:
+                    mlenv.release()  # what follows, such as an evaluation, has nothing to save
 
         loader.__iter__ = __iter__
 
@@ -531,6 +571,10 @@ def _accelerate(module):
     _shows_loss(accelerator, "log")
     for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
         batches(getattr(data, name))
+
+
+# What accelerate 0.20 to 1.15 writes into a checkpoint.
+_ACCELERATES = re.compile(r"(pytorch_)?model|optimizer|scheduler|scaler|sampler|random_states_|custom_checkpoint_|dl_state_dict")
 
 
 def _tensorboard(module):

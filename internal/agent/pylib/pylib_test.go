@@ -73,17 +73,19 @@ class Optimizer:
 `,
 	"accelerate/__init__.py": "from .accelerator import Accelerator\n",
 	"accelerate/accelerator.py": `
-import os
+import os, types
 from . import data_loader
 
 class Accelerator:
-    gradient_accumulation_steps = 1
+    project_dir, num_processes, _save_model_state_pre_hook, _optimizers = ".", 1, {}, []
     def log(self, values): pass
-    def save_state(self, output_dir=None, safe_serialization=True): os.makedirs(output_dir)
-    project_dir = "."
+    def save_state(self, output_dir=None, safe_serialization=True):
+        os.makedirs(output_dir)
+        open(output_dir + "/random_states_0.pkl", "w")
     def load_state(self, input_dir=None):
         assert os.path.isdir(input_dir)
         print("loaded", input_dir)
+        self._optimizers = [types.SimpleNamespace(state={0: {"step": int(input_dir.split("_")[-1])}})]
 `,
 	"accelerate/data_loader.py": `
 class DataLoaderShard:
@@ -227,12 +229,18 @@ func TestFrameworks(t *testing.T) {
 			last: "loss=0.2 source=transformers step=5 steps=5", left: "errors/hook-"},
 		"DeepSpeed that is stopped": {script: engine("", "", 3), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 3\n",
 			last: "loss=0.5 source=DeepSpeed step=4", left: "out/global_step4"},
-		"DeepSpeed that has loaded": {script: engine("engine.load_checkpoint('out')", "", 5), env: []string{"MLENV_STOP_FILE=stop"},
+		"DeepSpeed that has loaded": {script: engine("engine.load_checkpoint('out')", "", 5),
+			env:   []string{"MLENV_STOP_FILE=stop", "MLENV_LAST_CHECKPOINT=out/global_step4"},
 			files: map[string]string{"out/latest": "global_step4"}, ends: "step 5\n", last: "loss=0.5 source=DeepSpeed step=6",
 			left: "out/global_step6"},
 		"DeepSpeed that has loaded its own state": {script: engine("engine.load_checkpoint('out')", "client_state={'own': 1}", 5),
 			files: map[string]string{"own": "", "out/latest": "global_step4"}, env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
 			last: "loss=0.5 source=DeepSpeed step=8", left: "out/global_step8"},
+		"DeepSpeed that has loaded another training": {script: engine("engine.load_checkpoint('base')", "client_state={'own': 1}", 5),
+			files: map[string]string{"base/latest": "global_step4"}, env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
+			last: "loss=0.5 source=DeepSpeed step=8"},
+		"DeepSpeed with two folders": {script: engine("engine.save_checkpoint('best')", "", 3), env: []string{"MLENV_STOP_FILE=stop"},
+			ends: "step 8\n", last: "loss=0.5 source=DeepSpeed step=8", left: "out/global_step8"},
 		"DeepSpeed in another folder": {script: engine("engine.load_checkpoint('out')", "", 9), ends: "loaded\nstep 7\nstep 8\n",
 			files: map[string]string{"a1/out/global_step6/zero_pp_rank_0_mp_rank_00_optim_states.pt": ""}, env: []string{"MLENV_EARLIER_WORK=a1",
 				"MLENV_RESUME_FROM=first", "MLENV_LAST_CHECKPOINT=a1/out/global_step6"}, last: "loss=0.5 source=DeepSpeed step=8"},
@@ -253,11 +261,23 @@ func TestFrameworks(t *testing.T) {
 		"accelerate that is stopped": {script: accelerated(0, `"step_%d" % step`, 5), env: []string{"MLENV_STOP_FILE=stop"},
 			ends: "step 5\n", last: "source=torch.optim step=5", left: "out/step_5"},
 		"accelerate that is stopped where it saves": {script: accelerated(0, `"checkpoint-%03d" % step`, 4),
-			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 4\n", last: "source=torch.optim step=4", left: "out/checkpoint-004"},
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\n", last: "source=torch.optim step=5", left: "out/checkpoint-005"},
 		"accelerate that has not saved": {script: accelerated(0, `"step_%d" % step`, 1), env: []string{"MLENV_STOP_FILE=stop"},
-			ends: "step 2\n", last: "source=torch.optim step=2", left: "out/step_2"},
-		"accelerate that has loaded": {script: accelerated(4, `"step_%d" % step`, 5), files: map[string]string{"out/step_4/model": ""},
-			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\n", last: "source=torch.optim step=5", left: "out/step_5"},
+			ends: "step 3\n", last: "source=torch.optim step=3", left: "out/step_3"},
+		"accelerate beside files of the script": {script: strings.Replace(accelerated(0, `"step_%d" % step`, 5), "    if step == 5",
+			"    if step % 2 == 0: open('out/step_%d/extra.pt' % step, 'w')\n    if step == 5", 1), env: []string{"MLENV_STOP_FILE=stop"},
+			ends: "step 8\n", last: "source=torch.optim step=8", left: "out/step_8"},
+		"accelerate of which one rank saves": {script: "from accelerate import Accelerator\nAccelerator.num_processes = 2\n" +
+			accelerated(0, `"step_%d" % step`, 5), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n", last: "source=torch.optim step=8"},
+		"accelerate that has loaded another training": {script: accelerated(4, `"x_%d" % (step // 2)`, 5),
+			files: map[string]string{"out/step_4/random_states_0.pkl": ""}, env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
+			last: "source=torch.optim step=4"},
+		"accelerate that logs nothing": {script: "from accelerate import Accelerator\nAccelerator().log({})\nprint('logged')\n",
+			ends: "logged\n"},
+		"accelerate that has loaded": {script: accelerated(4, `"step_%d" % step`, 5),
+			files: map[string]string{"out/step_4/random_states_0.pkl": ""},
+			env:   []string{"MLENV_STOP_FILE=stop", "MLENV_LAST_CHECKPOINT=out/step_4"}, ends: "step 5\n",
+			last: "source=torch.optim step=5", left: "out/step_5"},
 		"accelerate that names no checkpoint": {script: "from accelerate import Accelerator\nAccelerator().load_state()\n",
 			files: map[string]string{"a1/checkpoints/checkpoint_3/random_states_0.pkl": ""}, ends: "loaded a1/checkpoints/checkpoint_3\n",
 			env: []string{"MLENV_EARLIER_WORK=a1", "MLENV_RESUME_FROM=first", "MLENV_LAST_CHECKPOINT=a1/checkpoints/checkpoint_3"}},

@@ -85,7 +85,7 @@ type Entry struct {
 	// their numbers.
 	Attempt int   `json:"attempt,omitempty"`
 	Order   []int `json:"order,omitempty"`
-	// Failed is the attempt before it, nil for none.
+	// Failed is the newest attempt that another one was to follow, without its StepTimes; nil for none.
 	Failed *agent.Attempt `json:"failed,omitempty"`
 	// Nodes is how many nodes the environment has.
 	Nodes int `json:"nodes,omitempty"`
@@ -267,7 +267,8 @@ func (p Entry) encode() ([]byte, error) {
 				p.Training = &Training{Launcher: p.Training.Launcher, Nodes: p.Training.Nodes, RanksPerNode: p.Training.RanksPerNode}
 			}
 		},
-		func() { p.Metrics, p.Order, p.Hanging, p.Failed = nil, nil, nil, nil },
+		func() { p.Failed = nil },
+		func() { p.Metrics, p.Order, p.Hanging = nil, nil, nil },
 		func() {
 			p = Entry{
 				RunUID: p.RunUID, Task: p.Task, Status: p.Status, Reason: p.Reason, Message: humanize.OneLine(p.Message, 500),

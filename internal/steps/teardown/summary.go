@@ -233,9 +233,12 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 		r.Cause = culprit(statuses, final, r.Cause)
 	}
 	var hanging []int
-	var failed *agent.Attempt
 	if final != nil {
-		hanging, failed = final.Hanging, final.Failed
+		hanging = final.Hanging
+	}
+	var failed *agent.Attempt
+	if train := t.journal.EntryOf("train"); train != nil {
+		failed = train.Failed
 	}
 	addRanks(r, statuses, hanging)
 	if r.Verdict == receipt.Succeeded {

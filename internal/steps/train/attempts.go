@@ -76,6 +76,7 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 			return result, fmt.Errorf("%w; not restarted: %w", err, gatherErr)
 		}
 		t.Spec.Attempts = append(slices.Clip(t.Spec.Attempts), failed)
+		t.noteFailed(ctx, failed)
 		if portErr := t.newPort(); portErr != nil {
 			return result, fmt.Errorf("%w; not restarted: %w", err, portErr)
 		}

@@ -38,10 +38,16 @@ func (t *Training) noteRecord(ctx context.Context) {
 		p.Training = receipt.TrainingOf(spec)
 		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: claims}
 		p.Tree, p.Attempt, p.Order = string(spec.Tree), spec.Attempt(), spec.Order
-		if n := len(spec.Attempts); n > 0 {
-			p.Failed = &spec.Attempts[n-1]
-		}
 	})
+}
+
+// noteFailed notes how an attempt ended, because the nodes know only its successors, if one starts.
+func (t *Training) noteFailed(ctx context.Context, failed agent.Attempt) {
+	if t.journal == nil {
+		return
+	}
+	failed.StepTimes = nil
+	t.journal.Update(ctx, func(p *receipt.Entry) { p.Failed = &failed })
 }
 
 // noteEnd notes how the step ended. A retry of the step repeats a failure that is final.

@@ -13,7 +13,6 @@ STEPS, EVERY = 600, 25  # it saves after every 25 steps
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--pace", type=float, default=0, help="seconds that a step takes longer")
-parser.add_argument("--folder", default="checkpoints", help="of checkpoints, for a framework that has no place of its own")
 options = parser.parse_args()
 attempt = os.environ["MLENV_ATTEMPT"]
 

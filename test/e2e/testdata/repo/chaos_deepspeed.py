@@ -10,12 +10,12 @@ config = {"train_micro_batch_size_per_gpu": 16, "optimizer": {"type": "AdamW", "
           "zero_optimization": {"stage": 1}}
 net = chaos.net()
 engine, _, _, _ = deepspeed.initialize(model=net, config=config)
-engine.load_checkpoint(chaos.options.folder)
+engine.load_checkpoint("saved")
 chaos.continues(engine.global_steps)
 while engine.global_steps < chaos.STEPS:
     engine.backward(chaos.loss_of(engine, chaos.batch(engine.global_steps + 1)))
     engine.step()
     chaos.stepped(engine.global_steps)
     if engine.global_steps % chaos.EVERY == 0:
-        engine.save_checkpoint(chaos.options.folder)
+        engine.save_checkpoint("saved")
 chaos.ended(net)

@@ -193,7 +193,7 @@ faults: ## run all scenarios of docs/project/faults.md, in three parts that can 
 MACHINES := machines-used machines-bare machines-user machines-paths machines-one-core machines-one-thread \
   machines-shuffled-1 machines-shuffled-2 machines-shuffled-3 machines-shuffled-4
 STRESS := stress-machines-shuffled stress-e2e-half-1 stress-e2e-half-2
-NIGHTLY := race vet-darwin culprits try-without-torch release-snapshot e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) chaos-1 chaos-2 chaos-3 $(MACHINES) $(STRESS)
+NIGHTLY := race vet-darwin culprits frameworks try-without-torch release-snapshot e2e-nightly-1 e2e-nightly-2 e2e-newest-tekton $(FAULTS) chaos-1 chaos-4 chaos-8 $(MACHINES) $(STRESS)
 .PHONY: nightly
 nightly: ## run the parts that are slow or rarely fail; those that passed at this commit are not run again (root); nightly-PART runs one
 	@test/parts $(NIGHTLY)
@@ -222,6 +222,11 @@ CULPRITS_FLAGS :=
 .PHONY: culprits
 culprits: ## run scripts that fail under torchrun and DeepSpeed, and score the ranks and reasons that are named (root; 30 minutes)
 	$(SUDO) test/culprits/run -test.timeout=60m $(CULPRITS_FLAGS)
+
+# python3.12 is used if it is in PATH, as in the images, else python3. A set of versions takes 8 GB of disk while it is tested.
+.PHONY: frameworks
+frameworks: bin/mlenv ## train unchanged programs with the oldest and the newest transformers, Lightning and DeepSpeed (needs PyPI: 6 GB)
+	go test -tags e2e -count=1 -v -timeout=120m ./test/frameworks
 
 .PHONY: resolve
 resolve: ## resolve the Python packages of every training image under the versions of its base

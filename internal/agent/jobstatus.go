@@ -37,7 +37,8 @@ type JobStatus struct {
 	Spec        JobSpec  `json:"spec"`
 	// Record is the folder of logs, metrics and status.
 	Record string `json:"record"`
-	// Work is the job's working directory, "" for a job without a tree. After the job it has only what the job wrote.
+	// Work is the job's working directory, "" for a job without a tree. After the job it has only what the job wrote, and Work is "" if that
+	// is nothing.
 	Work    string    `json:"work,omitempty"`
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended,omitzero"`
@@ -71,6 +72,16 @@ type JobStatus struct {
 	RankSeconds []float64 `json:"rankSeconds,omitempty"`
 	// New is true only in the answer to the request that started the job.
 	New bool `json:"new,omitempty"`
+}
+
+// WorkOf returns the first working directory of the nodes, "" for none.
+func WorkOf(statuses []JobStatus) string {
+	for _, status := range statuses {
+		if status.Work != "" {
+			return status.Work
+		}
+	}
+	return ""
 }
 
 // NCCLOf returns what the logs of all nodes show together, and whether there are any. Findings include ranks on a slower transport
@@ -144,6 +155,8 @@ type RankStatus struct {
 	TailFile string `json:"tailFile,omitempty"`
 	// Python is the last uncaught error that it printed.
 	Python *PythonError `json:"python,omitempty"`
+	// Below is the error that ended a program which the rank had started, seconds before the rank itself exited with 0.
+	Below *PythonError `json:"below,omitempty"`
 }
 
 // Rendezvous is how far a rank is on its way to the rendezvous, the port of node 0 where the ranks of torch.distributed meet.

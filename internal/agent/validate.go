@@ -116,7 +116,10 @@ func (r *RankStatus) Confine(rank, local, node int) {
 	if r.TailFile = shorten(r.TailFile); !filepath.IsLocal(r.TailFile) {
 		r.TailFile = ""
 	}
-	if python := r.Python; python != nil {
+	for _, python := range []*PythonError{r.Python, r.Below} {
+		if python == nil {
+			continue
+		}
 		python.Type, python.Message, python.First, python.File = shorten(python.Type), shorten(python.Message), shorten(python.First), shorten(
 			python.File)
 		python.InTree = shorten(python.InTree)

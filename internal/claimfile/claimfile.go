@@ -160,6 +160,9 @@ func MkdirTemp(dir, pattern string) (string, error) {
 	return os.MkdirTemp(dir, pattern)
 }
 
+// RemoveFolder is RemoveAll for a folder that this program has made itself.
+func RemoveFolder(path string) error { return RemoveAll(filepath.Dir(path), path) }
+
 // RemoveAll deletes what is at path, with everything below it, if there is anything. Both paths must be absolute, and path below folder,
 // which is one of this program's own; no link on the way may leave it.
 func RemoveAll(folder, path string) error {

@@ -85,6 +85,20 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// TestAdvice looks up what has an advice of its own.
+func TestAdvice(t *testing.T) {
+	for words, want := range map[string]string{
+		"train.py: error: unrecognized arguments: --deepspeed":                                               "add_config_arguments",
+		"InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')": "image",
+		"RuntimeError: Error building extension 'fused_adam'":                                                "image",
+		"bash: line 1: g++: command not found":                                                               "image",
+	} {
+		if row, _ := Words().Find(words); !strings.Contains(row.Next, want) {
+			t.Errorf("%q: the advice is %q, want %q in it", words, row.Next, want)
+		}
+	}
+}
+
 // TestNoRow looks up words that have a part of a known message by accident, such as the line or the folder of a script.
 func TestNoRow(t *testing.T) {
 	for _, words := range []string{

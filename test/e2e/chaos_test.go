@@ -47,10 +47,16 @@ type chaosTraining struct {
 	// reasons are those that the attempts of this run have to end with.
 	reasons []string
 	seed    uint64
+	// checkpoints are those with which runs ended, and which must be there in the end.
+	checkpoints []string
 }
 
-// chaosEvery is the number of steps between two checkpoints of chaos.py.
-const chaosEvery = 25
+const (
+	// chaosEvery is the number of steps between two checkpoints of chaos.py.
+	chaosEvery = 25
+	// sampled is the number of steps between two that are reported, if the program does not report its own.
+	sampled = 20
+)
 
 // seed is what chaos depends on, besides when things happen.
 func seed(u trainer) uint64 {
@@ -70,92 +76,117 @@ var chaosPrograms = []struct {
 	params []string
 }{
 	{"e2e/chaos.py", nil},
-	{"e2e/chaos_trainer.py", []string{"--param=requirements=e2e/requirements-chaos.txt"}},
-	{"e2e/chaos_lightning.py", []string{"--param=requirements=e2e/requirements-chaos.txt"}},
+	{"e2e/chaos_trainer.py", []string{chaosRequirements}},
+	{"e2e/chaos_lightning.py", []string{chaosRequirements}},
 	{deepSpeedProgram, nil},
+	{"e2e/chaos_accelerate.py", []string{chaosRequirements}},
 }
+
+const chaosRequirements = "--param=requirements=e2e/requirements-chaos.txt"
 
 // chaos trains on two nodes while blows fall at steps that a seed chooses, and compares the weights in the end, bit for bit, with those of
-// a training that nothing happened to.
+// a training that nothing happened to. Ten seeds in a row try each program on the cluster, with and without Kueue, and on a workstation.
 func chaos(u trainer) {
+	number := seed(u)
+	const trusts = "    enabled: false\n  trusted_ca: mlenv-trusted-ca\n" // the CA of the cluster's package index
+	if number/uint64(len(chaosPrograms))%2 == 1 {
+		u.install(u.clusterFile("    enabled: false\n", trusts))
+		u.smallClaim("work", "4g")
+		u.workstation = u.newWorkstation()
+		u.struck(number, paceHere, append(blowsHere, diskFull))
+		return
+	}
 	// A third node, because a Kubernetes node that is cut off or stopped takes other pods with it.
 	u.addThirdNode()
-	// With the CA of the cluster's package index.
-	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird,
-		"    enabled: false\n", "    enabled: false\n  trusted_ca: mlenv-trusted-ca\n"))
-	u.smallWorkspace("2g") // so that it can be filled
+	nodes, blows := "gpu_nodes: [node-1, "+thirdNode+toleratesThird, blowsThere
+	if number%2 == 1 {
+		u.queues(kueueVersions[1])
+		nodes, blows = nodes+"\n  queue: team-a", append(blows, preempted)
+	}
+	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", nodes, "    enabled: false\n", trusts))
+	u.smallClaim("ml-dev-workspace", "2g") // so that it can be filled
 	// The training has to outlast what does not stop it.
-	u.struck(seed(u), 250*time.Millisecond, []blow{
-		{"a pod is deleted", fail.NodeLost, true, "", func(c *chaosTraining) { c.kubectl("delete", "pod", c.anyPod(), "--wait=false") }},
-		{"a pod is deleted at once", fail.NodeLost, false, "",
-			func(c *chaosTraining) { c.kubectl("delete", "pod", c.anyPod(), "--force", "--grace-period=0") }},
-		{"a pod is evicted", fail.NodeLost, true, "", func(c *chaosTraining) { c.evict(c.anyPod()) }},
-		{"a rank is killed", fail.RankFailed, false, "", (*chaosTraining).killRank},
-		{"an agent is killed", fail.ContainerRestarted, false, "", func(c *chaosTraining) {
-			if err := syscall.Kill(c.agentProcess(c.anyPod()), syscall.SIGKILL); err != nil {
-				c.Fatal(err)
-			}
-		}},
-		{"the pod of the step train is deleted", "", false, "", func(c *chaosTraining) {
-			pod := c.startedPod(c.run, "train", "")
-			c.kubectl("delete", "pod", pod.Name)
-			c.startedPod(c.run, "train", pod.UID)
-		}},
-		{"a node's network is cut for 20 s", "", false, "", func(c *chaosTraining) {
-			localcluster(c.T, "node", "cut", thirdNode)
-			time.Sleep(20 * time.Second)
-			localcluster(c.T, "node", "join", thirdNode)
-		}},
-		{"a node is stopped", fail.NodeLost, false, "", func(c *chaosTraining) {
-			localcluster(c.T, "node", "stop", thirdNode)
-			c.waitOutput(c.run, "train", fmt.Sprintf("Attempt %d failed", c.attempt))
-			localcluster(c.T, "node", "start", thirdNode)
-		}},
-		{"the API server is away for 20 s", "", false, "", func(c *chaosTraining) {
-			c.killControlPlane()
-			time.Sleep(20 * time.Second)
-			localcluster(c.T, "up", "--nodes=3")
-		}},
-		{"the run is cancelled and resumed", fail.Cancelled, true, "", func(c *chaosTraining) {
-			c.says(c.TempDir(), command.Done, "cancel", c.run)
-			c.resumed(fail.Cancelled)
-		}},
-		// DeepSpeed's files are so small that torch writes them empty, without an error.
-		{"the disk is full and freed again", fail.DiskFull, false, deepSpeedProgram, func(c *chaosTraining) {
-			free := c.fillWorkspace()
-			c.end(c.run)
-			free()
-			c.resumed(fail.DiskFull)
-		}},
-	})
+	u.struck(number, 250*time.Millisecond, append(blows, diskFull))
 }
 
-// chaosHere is chaos for a local run, with a seed of its own.
-func chaosHere(u trainer) {
-	u.struck(1, 50*time.Millisecond, []blow{
-		{"a rank is killed", fail.RankFailed, false, "", (*chaosTraining).killRank},
-		{"a rank is killed again", fail.RankFailed, false, "", (*chaosTraining).killRank},
-		{"the run is cancelled and resumed", fail.Cancelled, true, "", func(c *chaosTraining) {
-			c.cancelThere(c.run)
-			c.resumed(fail.Cancelled)
-		}},
-		{"mlenv is killed, and the run is resumed", fail.Cancelled, false, "", func(c *chaosTraining) {
-			if err := syscall.Kill(c.process("mlenv\x00run\x00", "HOME=/work/home"), syscall.SIGKILL); err != nil {
-				c.Fatal(err)
-			}
-			<-c.workstation.runs[c.run].ended
-			c.resume()
-		}},
-	})
+// blowsThere strike a training on the cluster.
+var blowsThere = []blow{
+	{"a pod is deleted", fail.NodeLost, true, "", func(c *chaosTraining) { c.kubectl("delete", "pod", c.anyPod(), "--wait=false") }},
+	{"a pod is deleted at once", fail.NodeLost, false, "",
+		func(c *chaosTraining) { c.kubectl("delete", "pod", c.anyPod(), "--force", "--grace-period=0") }},
+	{"a pod is evicted", fail.NodeLost, true, "", func(c *chaosTraining) { c.evict(c.anyPod()) }},
+	{"a rank is killed", fail.RankFailed, false, "", (*chaosTraining).killRank},
+	{"an agent is killed", fail.ContainerRestarted, false, "",
+		func(c *chaosTraining) { c.signal(c.agentProcess(c.anyPod()), syscall.SIGKILL) }},
+	{"the pod of the step train is deleted", "", false, "", func(c *chaosTraining) {
+		pod := c.startedPod(c.run, "train", "")
+		c.kubectl("delete", "pod", pod.Name)
+		c.startedPod(c.run, "train", pod.UID)
+	}},
+	{"a node's network is cut for 20 s", "", false, "", func(c *chaosTraining) {
+		localcluster(c.T, "node", "cut", thirdNode)
+		time.Sleep(20 * time.Second)
+		localcluster(c.T, "node", "join", thirdNode)
+	}},
+	{"a node is stopped", fail.NodeLost, false, "", func(c *chaosTraining) {
+		localcluster(c.T, "node", "stop", thirdNode)
+		c.waitOutput(c.run, "train", fmt.Sprintf("Attempt %d failed", c.attempt))
+		localcluster(c.T, "node", "start", thirdNode)
+	}},
+	{"the API server is away for 20 s", "", false, "", func(c *chaosTraining) {
+		c.killControlPlane()
+		time.Sleep(20 * time.Second)
+		localcluster(c.T, "up", "--nodes=3")
+	}},
+	{"the run is cancelled and resumed", fail.Cancelled, true, "", func(c *chaosTraining) {
+		c.says(c.TempDir(), command.Done, "cancel", c.run)
+		c.resumed(fail.Cancelled)
+	}},
 }
+
+// preempted takes a training's GPUs away for a while, and leaves it in Kueue's queue.
+var preempted = blow{"Kueue preempts the environment", fail.NodeLost, true, "", func(c *chaosTraining) {
+	releases := c.holdsGPUs("urgent", ", kueue.x-k8s.io/priority-class: urgent")
+	c.waitOutput(c.run, "train", fmt.Sprintf("Attempt %d failed", c.attempt), "Preempted to accommodate a workload")
+	releases()
+}}
+
+// diskFull ends a training. DeepSpeed's files are so small that torch writes them empty, without an error.
+var diskFull = blow{"the disk is full and freed again", fail.DiskFull, false, deepSpeedProgram, func(c *chaosTraining) {
+	free := c.fillWorkspace()
+	c.end(c.run)
+	free()
+	c.resumed(fail.DiskFull)
+}}
+
+// blowsHere strike a local run, one of whose steps takes paceHere.
+var blowsHere = []blow{
+	{"a rank is killed", fail.RankFailed, false, "", (*chaosTraining).killRank},
+	{"a rank is killed again", fail.RankFailed, false, "", (*chaosTraining).killRank},
+	{"the run is cancelled and resumed", fail.Cancelled, true, "", func(c *chaosTraining) {
+		c.cancelThere(c.run)
+		c.resumed(fail.Cancelled)
+	}},
+	{"Ctrl-C is pressed, and the run is resumed", fail.Cancelled, true, "", func(c *chaosTraining) {
+		c.signal(c.mlenvProcess(), syscall.SIGINT)
+		c.resumed(fail.Cancelled)
+	}},
+	{"mlenv is killed, and the run is resumed", fail.Cancelled, false, "", func(c *chaosTraining) {
+		c.signal(c.mlenvProcess(), syscall.SIGKILL)
+		<-c.workstation.runs[c.run].ended
+		c.resume()
+	}},
+}
+
+const paceHere = 50 * time.Millisecond
+
+// chaosHere is the short chaos of every test.
+func chaosHere(u trainer) { u.struck(uint64(len(chaosPrograms)), paceHere, blowsHere) }
 
 // struck runs the training once undisturbed and once with the blows, each once, in the order of the seed. A step of it takes pace.
 func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 	u.Helper()
-	program := chaosPrograms[0]
-	if u.workstation == nil {
-		program = chaosPrograms[seed%uint64(len(chaosPrograms))]
-	}
+	program, blows := chaosPrograms[seed%uint64(len(chaosPrograms))], slices.Clone(blows)
 	params := append([]string{oneGPU, "--param=max-restarts=30", "--param=stop-grace=1m"}, program.params...)
 	args := func(folder string, pace time.Duration) string {
 		return fmt.Sprintf("--param=script-args=--folder=%s/%s,--pace=%g", u.workspace(), folder, pace.Seconds())
@@ -165,15 +196,23 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 	c := &chaosTraining{trainer: u, program: program.script, random: random, attempt: 1, seed: seed}
 	c.run = u.start(program.script, append(params, args("struck", pace))...)
 	c.continues()
-	c.reach(chaosEvery + 1) // from its first checkpoint on the hook knows where a DeepSpeed program saves
+	c.reach(chaosEvery + 1) // from its first checkpoint on the hook knows where a program of DeepSpeed or accelerate saves
 	var struck, lost [2]int // of those without time to save, and with it
+	var failed int          // the step of the last failure of a rank
 	c.random.Shuffle(len(blows), func(i, j int) { blows[i], blows[j] = blows[j], blows[i] })
 	for _, b := range blows {
 		if b.except == c.program {
 			continue
 		}
 		const between = 20 // steps
-		at := c.reach(1 + c.random.IntN(between))
+		more := 1 + c.random.IntN(between)
+		if b.reason == fail.RankFailed { // a training whose ranks fail again before they get further is not restarted
+			more = max(more, failed+sampled-c.lastStep())
+		}
+		at := c.reach(more)
+		if b.reason == fail.RankFailed {
+			failed = at
+		}
 		time.Sleep(time.Duration(c.random.Int64N(int64(pace)))) // anywhere in a step
 		c.Logf("seed %d: step %d, attempt %d of %s: %s", seed, at, c.attempt, c.run, b.name)
 		run := c.run
@@ -192,17 +231,50 @@ func (u trainer) struck(seed uint64, pace time.Duration, blows []blow) {
 		}
 		struck[saves]++
 		lost[saves] += repeats
-		// The hook knows where a DeepSpeed program saves when it has done so once in the attempt.
-		saved := b.saves && c.program != deepSpeedProgram
-		if saved && repeats > 0 || repeats > chaosEvery {
+		if b.saves && repeats > 0 || repeats > chaosEvery {
 			c.Errorf("seed %d: %s after step %d, and the training continues after step %d", seed, b.name, at, first)
 		}
 	}
 	e := c.end(c.run).succeeded()
 	c.equal("the weights", e.weights(), want)
 	c.checkAttempts(e, "")
+	c.checkRemains()
 	c.Logf("seed %d: %s, %d blows; %d with time to save lost %d steps, %d without lost %d", seed, program.script, len(blows), struck[1],
 		lost[1], struck[0], lost[0])
+}
+
+// checkRemains checks that nothing of the runs is left but what they saved.
+func (c *chaosTraining) checkRemains() {
+	c.Helper()
+	first, _, _ := strings.Cut(c.run, "-again")
+	for run := first; len(run) <= len(c.run); run += "-again" {
+		if pids := c.processes("", "MLENV_RUN="+run); len(pids) > 0 {
+			c.Errorf("seed %d: the processes %v of %s are left", c.seed, pids, run)
+		}
+	}
+	for _, path := range c.checkpoints {
+		if _, err := os.Stat(path); err != nil {
+			c.Errorf("seed %d: a checkpoint with which a run ended: %v", c.seed, err)
+		}
+	}
+	if c.workstation == nil {
+		return // nothingLeft looks at the cluster
+	}
+	// 0A is the state of a port on which somebody listens.
+	out, err := c.on("", "sh", "-c", "find /tmp -name 'mlenv-*'; awk '$4 == \"0A\"' /proc/net/tcp /proc/net/tcp6").CombinedOutput()
+	if err != nil || len(out) > 0 {
+		c.Errorf("seed %d: scratch folders or ports are left: %s, %v", c.seed, out, err)
+	}
+}
+
+// mlenvProcess returns the process of the local run.
+func (c *chaosTraining) mlenvProcess() int { return c.process("mlenv\x00run\x00", "HOME=/work/home") }
+
+func (c *chaosTraining) signal(pid int, signal syscall.Signal) {
+	c.Helper()
+	if err := syscall.Kill(pid, signal); err != nil {
+		c.Fatal(err)
+	}
 }
 
 // anyPod returns the name of a node's pod.
@@ -210,10 +282,7 @@ func (c *chaosTraining) anyPod() string { return fmt.Sprintf("ml-dev-env-%d", c.
 
 // killRank kills one of the ranks.
 func (c *chaosTraining) killRank() {
-	pid := c.process(c.program+"\x00", "MLENV_RUN="+c.run, fmt.Sprintf("RANK=%d", c.random.IntN(2)))
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		c.Fatal(err)
-	}
+	c.signal(c.process(c.program+"\x00", "MLENV_RUN="+c.run, fmt.Sprintf("RANK=%d", c.random.IntN(2))), syscall.SIGKILL)
 }
 
 // lastStep returns the last step that rank 0 has printed in this attempt, 0 for none.
@@ -279,19 +348,26 @@ func (c *chaosTraining) resume() {
 func (c *chaosTraining) checkAttempts(e ending, reason fail.Reason) {
 	c.Helper()
 	c.equal("the reason of "+c.run, e.receipt.Reason, string(reason))
+	if path := e.receipt.Checkpoint; path != "" {
+		c.checkpoints = append(c.checkpoints, filepath.Join(c.workspaceHere(), strings.TrimPrefix(path, c.workspace())))
+	}
+	spent := e.spent()
 	var got []string
-	const sampled = 10 // steps: of a program that does not report its own, not every step is
-	last := 0.0
+	last, repeated := 0.0, 0.0
 	for i, a := range e.receipt.Attempts {
 		got = append(got, string(a.Reason))
 		if a.First == nil || a.Last == nil { // it could not start
 			continue
 		}
-		if i > 0 && (*a.First > last+sampled || *a.First < last-chaosEvery) {
+		if i > 0 && (*a.First > last+2*sampled || *a.First < last-chaosEvery) {
 			c.Errorf("seed %d: attempt %d of %s has the steps %.0f to %.0f after one that ended at %.0f: want it to begin where that had saved",
 				c.seed, a.Attempt, c.run, *a.First, *a.Last, last)
 		}
+		repeated += max(0, last-*a.First-sampled)
 		last = *a.Last
+	}
+	if repeated > 0 && spent.Repeated == 0 {
+		c.Errorf("seed %d: the goodput of %s is %+v, without the time of %.0f repeated steps", c.seed, c.run, spent, repeated)
 	}
 	want := slices.Concat(c.reasons, []string{string(reason)})
 	if reason == fail.DiskFull && len(got) > len(want) { // one more attempt could not start
@@ -316,7 +392,7 @@ func (e ending) weights() string {
 // fillWorkspace takes what is free of the workspace, until the returned function is called.
 func (c *chaosTraining) fillWorkspace() (free func()) {
 	c.Helper()
-	path := filepath.Join(c.volume("ml-dev-workspace"), "filler")
+	path := filepath.Join(c.workspaceHere(), "filler")
 	file, err := os.Create(path)
 	if err != nil {
 		c.Fatal(err)

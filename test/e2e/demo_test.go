@@ -85,6 +85,7 @@ func tryNext(t *testing.T, root, out, name string) {
 		os.CopyFS(filepath.Join(dir, "docs/examples"), os.DirFS(filepath.Join(root, "docs/examples")))); err != nil {
 		t.Fatal(err)
 	}
+	noStandIn(t, out)
 	_, after, _ := strings.Cut(out, "Try next")
 	commands := strings.Join(nextCommand.FindAllString(after, -1), "\n")
 	for _, part := range []string{"export KUBECONFIG=", "mlenv runs ", "mlenv fetch " + name, "mlenv run ", "--like=" + name} {
@@ -101,6 +102,16 @@ func tryNext(t *testing.T, root, out, name string) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, name, "logs")); err != nil {
 		t.Errorf("mlenv fetch has fetched no logs: %v", err)
+	}
+}
+
+// noStandIn fails if what was printed would put the programs of the local cluster, with its stand-in for nvidia-smi, into the user's PATH.
+func noStandIn(t *testing.T, printed string) {
+	t.Helper()
+	for _, text := range []string{"export PATH", "bin/nvidia-smi"} {
+		if strings.Contains(printed, text) {
+			t.Errorf("%q is among what was printed, want it left out:\n%s", text, printed)
+		}
 	}
 }
 

@@ -59,6 +59,7 @@ func localRuns(u trainer) {
 	}
 }
 
+// newWorkstation creates a workstation. pip trusts the cluster's CA, if the namespace has a ConfigMap with it.
 func (u trainer) newWorkstation() *workstation {
 	u.Helper()
 	u.awaitPullSecret()
@@ -67,9 +68,11 @@ func (u trainer) newWorkstation() *workstation {
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: machine}, spec: {
   containers: [{name: main, image: "` + trainingImage + `", command: [sleep, infinity], workingDir: /work,
-    env: [{name: HOME, value: /work/home}, {name: PATH, value: "/work/bin:/usr/local/bin:/usr/bin:/bin"}],
-    volumeMounts: [{name: work, mountPath: /work}]}],
-  terminationGracePeriodSeconds: 0, volumes: [{name: work, persistentVolumeClaim: {claimName: work}}]}}
+    env: [{name: HOME, value: /work/home}, {name: PATH, value: "/work/bin:/opt/venv/bin:/usr/local/bin:/usr/bin:/bin"},
+      {name: PIP_CERT, value: /ca/ca-bundle.crt}],
+    volumeMounts: [{name: work, mountPath: /work}, {name: ca, mountPath: /ca}]}],
+  terminationGracePeriodSeconds: 0, volumes: [{name: work, persistentVolumeClaim: {claimName: work}},
+    {name: ca, configMap: {name: mlenv-trusted-ca, optional: true}}]}}
 `)
 	u.waitFor("condition=Ready", "pod/machine")
 	m := &workstation{folder: u.volume("work"), runs: map[string]*localRun{}}
@@ -131,7 +134,8 @@ func (u trainer) saysThere(code int, args ...string) (stdout, stderr string) {
 // startThere starts a local run, with the params that such a run has.
 func (u trainer) startThere(script string, params ...string) (name string) {
 	u.Helper()
-	name = fmt.Sprintf("%s-%d", strings.TrimSuffix(filepath.Base(script), filepath.Ext(script)), len(u.workstation.runs))
+	base := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(script), filepath.Ext(script)), "_", "-")
+	name = fmt.Sprintf("%s-%d", base, len(u.workstation.runs))
 	args := []string{"mlenv", "run", ".", script, "--local", "--run-name=" + name}
 	var own []string
 	for _, param := range params {
@@ -169,6 +173,7 @@ func (u trainer) endThere(name string) ending {
 	u.Helper()
 	run := u.workstation.runs[name]
 	err := <-run.ended
+	run.ended <- err // for whoever asks again
 	out, _ := u.saysThere(command.Done, "receipt", name, "--output=json")
 	e := ending{trainer: u, run: &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}}
 	if err := json.Unmarshal([]byte(out), &e.receipt); err != nil {
@@ -213,6 +218,7 @@ func readmeTry(u trainer) {
 	if err != nil {
 		u.Fatalf("test/try: %v\n%s", err, printed)
 	}
+	noStandIn(u.T, string(printed))
 	blocks := testedPages(u.T, repository(u.T))["README.md"]
 	at := slices.IndexFunc(blocks, func(b block) bool { return b.local })
 	if at < 0 || blocks[at].commands()[0].text != "make try" || !blocks[at+1].output {

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
@@ -41,7 +42,13 @@ func (u trainer) says(dir string, code int, args ...string) (stdout, stderr stri
 	if u.workstation != nil {
 		return u.saysThere(code, args...)
 	}
-	ctx, cancel := u.within(timeForARunToEnd)
+	return u.saysWithin(timeForARunToEnd, dir, code, args...)
+}
+
+// saysWithin is says for a command that takes longer.
+func (u trainer) saysWithin(limit time.Duration, dir string, code int, args ...string) (stdout, stderr string) {
+	u.Helper()
+	ctx, cancel := u.within(limit)
 	defer cancel()
 	cmd := u.mlenvIn(ctx, dir, args...)
 	var out, problems bytes.Buffer

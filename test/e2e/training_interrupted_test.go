@@ -162,6 +162,15 @@ func (u trainer) agentProcess(pod string) int {
 // process returns the number on this machine of a process whose command line contains the text, and whose environment has the variables.
 func (u trainer) process(text string, variables ...string) int {
 	u.Helper()
+	pids := u.processes(text, variables...)
+	if len(pids) == 0 {
+		u.Fatalf("found no process %q with %q", text, variables)
+	}
+	return pids[0]
+}
+
+func (u trainer) processes(text string, variables ...string) (pids []int) {
+	u.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		u.Fatal(err)
@@ -183,8 +192,7 @@ func (u trainer) process(text string, variables ...string) int {
 		if err != nil {
 			u.Fatal(err)
 		}
-		return pid
+		pids = append(pids, pid)
 	}
-	u.Fatalf("found no process %q with %q", text, variables)
-	return 0
+	return pids
 }

@@ -126,13 +126,16 @@ func (u trainer) volume(claim string) string {
 // recordFolder returns the folder on this machine with a run's record, on the shared claim of ml-dev-env.
 func (u trainer) recordFolder(runUID types.UID) string {
 	u.Helper()
-	workspace := ""
+	return filepath.Join(u.workspaceHere(), ".mlenv", "runs", string(runUID))
+}
+
+// workspaceHere returns the folder on this machine that is the runs' workspace.
+func (u trainer) workspaceHere() string {
+	u.Helper()
 	if u.workstation != nil {
-		workspace = filepath.Join(u.workstation.folder, "home", localFolder)
-	} else {
-		workspace = u.volume("ml-dev-workspace")
+		return filepath.Join(u.workstation.folder, "home", localFolder)
 	}
-	return filepath.Join(workspace, ".mlenv", "runs", string(runUID))
+	return u.volume("ml-dev-workspace")
 }
 
 // recorded returns a file of a run's record.

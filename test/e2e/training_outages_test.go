@@ -241,17 +241,17 @@ func logFull(u trainer) {
 
 // workspaceFull tests ranks that fill the workspace.
 func workspaceFull(u trainer) {
-	u.smallWorkspace("32m")
+	u.smallClaim("ml-dev-workspace", "32m")
 	u.end(u.start("e2e/fills.py", byShell, oneGPU)).failed("train", fail.DiskFull, "No space left on device")
 }
 
-// smallWorkspace creates the claim of the workspace with a disk of this size.
-func (u trainer) smallWorkspace(size string) {
+// smallClaim creates a shared claim with a disk of this size.
+func (u trainer) smallClaim(name, size string) {
 	u.Helper()
-	u.applyText(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace},
+	u.applyText(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ` + name + `},
  spec: {storageClassName: nfs-csi, accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}}`)
-	u.kubectl("wait", "persistentvolumeclaim/ml-dev-workspace", "--for=jsonpath={.status.phase}=Bound", within(timeForTheObjectToChange))
-	folder := u.volume("ml-dev-workspace")
+	u.kubectl("wait", "persistentvolumeclaim/"+name, "--for=jsonpath={.status.phase}=Bound", within(timeForTheObjectToChange))
+	folder := u.volume(name)
 	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size="+size+",mode=0777"); err != nil {
 		u.Fatal(err)
 	}

@@ -123,6 +123,7 @@ var (
 		{"package-missing", 0, packageMissing},
 		{"deepspeed-node-storage", 2, deepspeedNodeStorage},
 		{"unchanged-programs", 1, unchangedPrograms},
+		{"readme-command", 2, readmeCommand},
 	}
 	nightlyLight = []scenario{
 		{"pull-secrets-late", 1, pullSecretsLate},

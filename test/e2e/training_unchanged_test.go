@@ -6,13 +6,16 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/command"
 )
 
-// unchangedPrograms runs programs as packages of PyPI carry them on two nodes, in an image of the flavour cpu, and tiny scripts for
-// frameworks that carry none. docs/project/programs.md lists them.
+// unchangedPrograms runs programs as packages of PyPI carry them on two nodes, in an image of the flavour cpu, tiny scripts for
+// frameworks that carry none, and tiny scripts with the shapes of public repositories. docs/project/programs.md lists them.
 func unchangedPrograms(u trainer) {
 	base := []string{"  base: " + registryHost + "/base/debian-torch:trixie\n", "  base: " + trainingImage + "\n"}
 	image := imageIn(u.built(u.build("--cluster-file="+u.localFile(base...), "--flavour=cpu", "--build-args=WITH_SERVICES=false",
@@ -22,8 +25,12 @@ func unchangedPrograms(u trainer) {
 	u.install(file)
 	u.says(u.TempDir(), command.Done, "up", "--cluster-file="+file, "--steps-image="+u.steps, "--image="+image, "--nodes=2",
 		"--gpus-per-node=1")
-	const folder = "testdata/repo"
-	u.says(folder, command.Done, "sync", ".", "--requirements=requirements-lightning.txt")
+	folder, ignoredByGit := u.TempDir(), strings.Repeat("a\x00", 8)+strings.Repeat("b\x00", 8)
+	if err := errors.Join(os.CopyFS(folder, os.DirFS("testdata/repo")),
+		os.WriteFile(filepath.Join(folder, "shapes", "train.bin"), []byte(ignoredByGit), 0o600)); err != nil {
+		u.Fatal(err)
+	}
+	u.says(folder, command.Done, "sync", ".", "--requirements=requirements-unchanged.txt")
 	const byCommand = "--launcher=command"
 	for _, p := range []struct {
 		says string
@@ -38,6 +45,18 @@ func unchangedPrograms(u trainer) {
 		{"testing gather_object", []string{"launches.sh", byCommand, "--", "torchrun", "-m", "accelerate.test_utils.scripts.test_ops"}},
 		{"testing gather_object", []string{"launches.sh", byCommand, "--", "accelerate", "-m", "accelerate.test_utils.scripts.test_ops"}},
 		{"testing gather_object", []string{"launches.sh", byCommand, "--", "deepspeed", "--module", "accelerate.test_utils.scripts.test_ops"}},
+		{"imagenet: 2 ranks trained one model", []string{"shapes/imagenet.py", byCommand, "--", "--dist-backend=gloo", "--rank=$NODE_RANK",
+			"--world-size=$NUM_NODES", "--dist-url=tcp://$MASTER_ADDR:$MASTER_PORT", "--multiprocessing-distributed"}},
+		{"rnn: trainer trained the layer of ps", []string{"shapes/rnn.py"}},
+		{"nanogpt, 16 tokens, 7 iterations: 2 ranks trained one model", []string{"shapes/nanogpt.py", "--", "shapes/conf/nanogpt.py",
+			"--backend=gloo"}},
+		{"ddp: 2 ranks trained one model", []string{"shapes/distributed_train.sh", "NNODES=2", byCommand, "--", "1", "shapes/ddp.py"}},
+		{"chat: 2 ranks trained one model", []string{"shapes/chat.sh", byCommand}},
+		{"hydra in train: 2 ranks trained one model", []string{"shapes/hydra_lightning.py", "--", "trainer.num_nodes=2",
+			"trainer.accelerator=cpu"}},
+		{"pipelining: stage 1 of 2 has a falling loss", []string{"shapes/pipelining.py"}},
+		{"bf16: 2 ranks trained one model", []string{"shapes/bf16.py", "--deepspeed-config=shapes/conf/bf16.json"}},
+		{"fabric: 2 ranks trained one model", []string{"shapes/fabric.py"}},
 	} {
 		out := u.trains(folder, p.args...)
 		u.mustContain(out, p.says)

@@ -24,7 +24,8 @@ _EVERY, _LOSSES = 1.0, 0.1  # seconds between two lines of metrics, and if a fra
 _note = None
 _best = len(_SOURCES)
 _line, _unwritten, _written = {}, False, 0.0
-_stepped = False
+_done = {}  # steps of this attempt, by who counts them
+_before = 0  # steps of the checkpoint that the script has loaded, as far as its name tells
 
 
 def loaded(module, name, note):
@@ -93,16 +94,43 @@ def _rank():
     return int(os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0")
 
 
-def _step():
-    global _stepped
-    _stepped = True
+def _step(source):
+    _done[source] = _done.get(source, 0) + 1
 
 
-def _stop(source, handlers=()):
+def _stop(handlers=()):
     """Returns the Stop with which a framework saves after this step, on all ranks after the same one; else None."""
-    if mlenv._asks or not _counts(source) or not mlenv.handle(handlers):
+    if mlenv._asks or not mlenv.handle(handlers):
         return None
     return mlenv._stopping()
+
+
+class _Numbered:
+    """Names of checkpoints that end with their number of steps, so that one can be saved under the next name when a training is stopped.
+
+    done returns how many steps this attempt has done.
+    """
+
+    def __init__(self, done):
+        self.done, self.prefix = done, None
+
+    def note(self, name, save, sure=False):
+        """Notes a checkpoint, and what saves one of another name. Unless sure, the steps since the one before must agree with its number."""
+        found = re.match(r"(.*?)(\d+)$", os.fspath(name), re.DOTALL)
+        if not found:
+            return
+        number, steps, known = int(found[2]), self.done(), self.prefix == found[1]
+        if sure or number - (self.number if known else 0) == steps - (self.steps if known else 0):
+            self.prefix, self.number, self.digits, self.steps, self.save = found[1], number, len(found[2]), steps, save
+        elif known:
+            self.prefix = None
+
+    def save_now(self):
+        new = self.done() - self.steps
+        if new:  # else the script has just saved
+            name = self.prefix + str(self.number + new).zfill(self.digits)
+            _say("saving %s, because the training is being stopped" % name)
+            self.save(name)
 
 
 def _say(text):
@@ -124,6 +152,12 @@ def _resumable(wanted):
     return str(path)
 
 
+def _places(folder):
+    """Returns where a folder of this script may lie: where it names it, and in the working directories of the runs that this one resumes."""
+    works = [os.getcwd(), *filter(None, os.environ.get("MLENV_EARLIER_WORK", "").split(":"))]
+    return {os.path.abspath(os.path.join(work, folder)) for work in works}
+
+
 def _mark(path):
     path = pathlib.Path(path)
     return path.with_name(path.name + ".not-resumed")
@@ -138,7 +172,7 @@ def _resume(found, train):
     try:
         return train()
     except Exception as error:
-        if found and not _stepped and "OutOfMemory" not in type(error).__name__:
+        if found and not _done and "OutOfMemory" not in type(error).__name__:
             trace, names = error.__traceback__, []
             while trace is not None:
                 if trace.tb_frame.f_code.co_filename != __file__:
@@ -178,10 +212,10 @@ def _trainer(module):
 
         @_quiet
         def on_step_end(self, args, state, control, **_):
-            _step()
+            _step("transformers")
             _report("transformers", state.global_step, getattr(state, "max_steps", None))
             # Its own checkpoint when stopped, of transformers 5, has a handler for SIGTERM.
-            if not self.stopped and not getattr(args, "enable_jit_checkpoint", False) and _stop("transformers"):
+            if not self.stopped and not getattr(args, "enable_jit_checkpoint", False) and _counts("transformers") and _stop():
                 control.should_save = control.should_training_stop = self.stopped = True
                 control.should_evaluate = False  # there is no time for that, nor at the end of the epoch
                 _say("saving after step %d, because the training is being stopped" % state.global_step)
@@ -206,9 +240,7 @@ def _trainer(module):
 
     @_quiet
     def resume(trainer):
-        places = {os.path.abspath(trainer.args.output_dir)}
-        places |= {os.path.join(work, trainer.args.output_dir) for work in os.environ.get("MLENV_EARLIER_WORK", "").split(":")}
-        places = {os.path.normpath(place) for place in places}
+        places = _places(trainer.args.output_dir)
         return _resumable(lambda path: (path / "trainer_state.json").is_file() and os.path.abspath(path.parent) in places)
 
     @functools.wraps(init)
@@ -249,13 +281,13 @@ def _lightning(module):
 
         @_quiet
         def stops(self, trainer, outputs):
-            _step()
+            _step("Lightning")
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             _report("Lightning", trainer.global_step,
                     lambda: trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches,
                     lambda: loss.item() if hasattr(loss, "item") else None)
             own = signal.getsignal(signal.SIGTERM)  # Lightning's makes the training fail
-            return _stop("Lightning", [own] if type(own).__name__ == "_HandlersCompose" else [])
+            return _counts("Lightning") and _stop([own] if type(own).__name__ == "_HandlersCompose" else [])
 
         @_quiet
         def save(self, trainer):
@@ -308,45 +340,94 @@ def _lightning(module):
 
 def _deepspeed(module):
     engine = module.DeepSpeedEngine
-    step, backward, save = engine.step, engine.backward, engine.save_checkpoint
+    step, forward, backward, save, load = engine.step, engine.forward, engine.backward, engine.save_checkpoint, engine.load_checkpoint
 
     @_quiet
     def after(self):
+        """Returns what saves a checkpoint if the training is being stopped after this step, else None."""
         if self.global_steps == getattr(self, "_mlenv_steps", 0):
             return None
         self._mlenv_steps = self.global_steps
-        _step()
+        _step("DeepSpeed")
         loss = getattr(self, "_mlenv_loss", None)
         _report("DeepSpeed", self.global_steps, None, lambda: loss.item() if hasattr(loss, "item") else None)
         # Only a script that saves can resume from what is saved here: it loads it from the same folder, and expects nothing of its own in it.
-        folder = getattr(self, "_mlenv_folder", None)
-        return folder if folder and _stop("DeepSpeed") else None
+        saves = getattr(self, "_mlenv_saves", None)
+        return saves if saves and _counts("DeepSpeed") and _stop() else None
 
     @_quiet
-    def saved(self, folder):
-        _say("saving into %s, because the training is being stopped" % folder)
-        save(self, folder)
+    def noted(self, loss):
+        loss = loss[0] if isinstance(loss, tuple) and loss else getattr(loss, "loss", loss)
+        if self.training and hasattr(loss, "numel") and loss.numel() == 1:
+            self._mlenv_loss = loss.detach()
+
+    @_quiet
+    def saved(self, folder, tag=None, client_state=None, **kwargs):
+        """Notes how the script saves: by DeepSpeed's own names, or by tags that end with the number of steps, and without a state of its own."""
+        self._mlenv_saves = None
+        if not client_state and tag is None:
+            self._mlenv_saves = lambda: save(self, folder, **kwargs)
+        elif not client_state:
+            tags = self._mlenv_tags = getattr(self, "_mlenv_tags", None) or _Numbered(lambda: self.global_steps)
+            tags.note(str(tag), lambda tag: save(self, folder, tag, **kwargs))
+            self._mlenv_saves = tags.save_now if tags.prefix is not None else None
+
+    @_quiet
+    def loaded_from(self, folder, path, states):
+        if path and not set(states or ()) - _ENGINE_STATES and re.match(r"global_step\d+$", os.path.basename(os.path.dirname(path))):
+            self._mlenv_saves = lambda: save(self, folder)
+
+    @_quiet
+    def resume(folder):
+        places = _places(folder)
+        return _resumable(lambda path: os.path.abspath(path.parent) in places)
+
+    @_quiet
+    def stop(saves):
+        saves()
+
+    @functools.wraps(forward)
+    def forwards(self, *args, **kwargs):
+        result = forward(self, *args, **kwargs)
+        noted(self, result)
+        return result
 
     @functools.wraps(backward)
     def backwards(self, loss, *args, **kwargs):
-        self._mlenv_loss = loss.detach() if hasattr(loss, "detach") else None
+        noted(self, loss)
         return backward(self, loss, *args, **kwargs)
 
     @functools.wraps(save)
-    def saves(self, save_dir, *args, **kwargs):
-        self._mlenv_folder = save_dir if not args and not kwargs else None
-        return save(self, save_dir, *args, **kwargs)
+    def saves(self, *args, **kwargs):
+        result = save(self, *args, **kwargs)
+        saved(self, *args, **kwargs)
+        return result
+
+    @functools.wraps(load)
+    def loads(self, load_dir, *args, **kwargs):
+        result = load(self, load_dir, *args, **kwargs)
+        if not args and not kwargs:
+            found = result[0] is None and resume(load_dir)
+            if found:
+                result = load(self, os.path.dirname(found), os.path.basename(found))
+            loaded_from(self, load_dir, *result)
+        return result
 
     @functools.wraps(step)
     def steps(self, *args, **kwargs):
         result = step(self, *args, **kwargs)
-        folder = after(self)
-        if folder:
-            saved(self, folder)
+        saves = after(self)
+        if saves:
+            stop(saves)
             sys.exit(0)
         return result
 
-    engine.step, engine.backward, engine.save_checkpoint = steps, backwards, saves
+    engine.step, engine.forward, engine.backward, engine.save_checkpoint, engine.load_checkpoint = steps, forwards, backwards, saves, loads
+
+
+# What load_checkpoint of DeepSpeed 0.10 to 0.19 returns beside the states of the script.
+_ENGINE_STATES = set("""buffer_names param_shapes frozen_param_shapes frozen_param_fragments shared_params global_samples ds_config ds_version
+lr_scheduler optimizer""".split())
 
 
 _LOSS = re.compile(r"(?:^|[/_. ])loss(?:$|[/_. ])", re.IGNORECASE)
@@ -354,41 +435,118 @@ _OTHER = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 
 
 @_quiet
-def _logged(values):
-    """Takes the loss of the training from what a script logs."""
-    for name, value in values.items():
+def _logged(*values):
+    """Takes the loss of the training from what a script logs: a dictionary of values, or else a name and a value."""
+    named = next((value for value in values if isinstance(value, dict)), None) or {values[0]: values[1]}
+    for name, value in named.items():
         if _LOSS.search(str(name)) and not _OTHER.search(str(name)):
             _report(loss=(lambda: value.item()) if hasattr(value, "item") else value)
             return
 
 
-def _accelerate(module):
-    log = module.Accelerator.log
+def _shows_loss(owner, method):
+    log = getattr(owner, method)
 
     @functools.wraps(log)
-    def logs(self, values, *args, **kwargs):
-        _logged(values)
-        return log(self, values, *args, **kwargs)
+    def logs(self, *args, **kwargs):
+        _logged(*args, *kwargs.values())
+        return log(self, *args, **kwargs)
 
-    module.Accelerator.log = logs
+    setattr(owner, method, logs)
+
+
+def _accelerate(module):
+    accelerator, data = module.Accelerator, sys.modules["accelerate.data_loader"]
+    save, load = accelerator.save_state, accelerator.load_state
+    checked = [0]
+
+    def done():
+        """Returns how many steps this attempt has done, by the engine or else the optimizer; 0 in a Trainer, which saves for itself."""
+        return _done.get(_SOURCES[_best], 0) if _SOURCES.index("DeepSpeed") <= _best < len(_SOURCES) else 0
+
+    folders = _Numbered(done)
+
+    @_quiet
+    def saved(self, folder, *args, **kwargs):
+        folders.note(folder, lambda folder: save(self, folder, *args, **kwargs))
+
+    @_quiet
+    def loaded_from(self, folder):
+        global _before
+        if "step" in os.path.basename(os.fspath(folder)) and self.gradient_accumulation_steps == 1:
+            folders.note(folder, lambda folder: save(self, folder), sure=True)
+            _before = folders.number - folders.steps
+
+    @_quiet
+    def resume(self):
+        places = _places(os.path.join(self.project_dir, "checkpoints"))
+        return _resumable(lambda path: os.path.abspath(path.parent) in places)
+
+    @_quiet
+    def stops():
+        """Reports whether to save before the next batch: then the step before is over, with its schedulers and what the script saves."""
+        if folders.prefix is None or done() == checked[0]:
+            return False
+        checked[0] = done()
+        return _stop()
+
+    @_quiet
+    def stop():
+        folders.save_now()
+
+    def check():
+        if stops():
+            stop()
+            sys.exit(0)
+
+    @functools.wraps(save)
+    def save_state(self, output_dir=None, *args, **kwargs):
+        result = save(self, output_dir, *args, **kwargs)
+        if output_dir is not None:
+            saved(self, output_dir, *args, **kwargs)
+        return result
+
+    @functools.wraps(load)
+    def load_state(self, input_dir=None, *args, **kwargs):
+        if input_dir is None:  # accelerate would take the last one, whole or not
+            input_dir = resume(self)
+        result = load(self, input_dir, *args, **kwargs)
+        if input_dir is not None:
+            loaded_from(self, input_dir)
+        return result
+
+    def batches(loader):
+        inner = loader.__iter__
+
+        @functools.wraps(inner)
+        def __iter__(self):
+            check()
+            for batch in inner(self):
+                yield batch
+                check()
+
+        loader.__iter__ = __iter__
+
+    accelerator.save_state, accelerator.load_state = save_state, load_state
+    _shows_loss(accelerator, "log")
+    for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
+        batches(getattr(data, name))
 
 
 def _tensorboard(module):
-    add = module.SummaryWriter.add_scalar
+    _shows_loss(module.SummaryWriter, "add_scalar")
 
-    @functools.wraps(add)
-    def adds(self, tag, scalar_value, *args, **kwargs):
-        _logged({tag: scalar_value})
-        return add(self, tag, scalar_value, *args, **kwargs)
 
-    module.SummaryWriter.add_scalar = adds
+def _fabric(module):
+    _shows_loss(module.CSVLogger, "log_metrics")
 
 
 def _torch(module):
-    """Takes away the older name of a variable that the agent sets in both: from 2.9 on, torch warns of it on every rank."""
+    """Takes away the older name of a variable that the agent sets in both: torch warns of it on every rank, and from 2.11 on reads only
+    the newer one."""
     version = re.match(r"(\d+)\.(\d+)", module.__version__)
     old, new = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
-    if version and (int(version[1]), int(version[2])) >= (2, 9) and os.environ.get(old) == os.environ.get(new):
+    if version and (int(version[1]), int(version[2])) >= (2, 11) and os.environ.get(old) == os.environ.get(new):
         os.environ.pop(old, None)
 
 
@@ -396,7 +554,7 @@ def _optimizer(module):
     register = getattr(module, "register_optimizer_step_post_hook", None)  # from torch 2.0 on
     if register is None:
         return
-    first, count = [], [0]
+    first = []
     torch = module.torch
 
     def stepped(optimizer, args, kwargs):
@@ -411,10 +569,10 @@ def _optimizer(module):
         if first[0]() in (optimizer, None):
             if first[0]() is None:
                 first[0] = weakref.ref(optimizer)
-            count[0] += 1
-            if count[0] == 1:
+            _step("torch.optim")
+            if _done["torch.optim"] == 1:
                 _written = time.monotonic()  # not the first step at once: the script may count its steps itself, and report after this
-            _report("torch.optim", count[0])
+            _report("torch.optim", _before + _done["torch.optim"])
 
     register(stepped)
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// standIns stand in for transformers and tqdm: they call callbacks as Trainer 4.30 to 5.24 does, and print bars by the method that tqdm has
-// for that. The nightly scenario unchanged-programs runs the real ones.
+// standIns stand in for transformers, tqdm, torch, DeepSpeed and accelerate: they call callbacks as Trainer 4.30 to 5.24 does, print bars
+// by the method that tqdm has for that, and yield batches as accelerate 0.20 to 1.15 does. make frameworks runs the real ones.
 var standIns = map[string]string{
 	"transformers/__init__.py": "",
 	"transformers/trainer_callback.py": `
@@ -61,10 +61,107 @@ class Trainer:
                 os.makedirs(os.path.join(self.args.output_dir, "checkpoint-%d" % state.global_step))
         return "trained"
 `,
+	"torch/__init__.py":       "__version__ = '2.6'\n",
+	"torch/optim/__init__.py": "",
+	"torch/optim/optimizer.py": `
+import torch
+hooks = []
+register_optimizer_step_post_hook = hooks.append
+class Optimizer:
+    def step(self):
+        for hook in hooks: hook(self, (), {})
+`,
+	"accelerate/__init__.py": "from .accelerator import Accelerator\n",
+	"accelerate/accelerator.py": `
+import os
+from . import data_loader
+
+class Accelerator:
+    gradient_accumulation_steps = 1
+    def log(self, values): pass
+    def save_state(self, output_dir=None, safe_serialization=True): os.makedirs(output_dir)
+    project_dir = "."
+    def load_state(self, input_dir=None):
+        assert os.path.isdir(input_dir)
+        print("loaded", input_dir)
+`,
+	"accelerate/data_loader.py": `
+class DataLoaderShard:
+    def __init__(self, batches): self.batches = batches
+    def __iter__(self):
+        for batch in self.batches: yield batch
+class DataLoaderDispatcher(DataLoaderShard): pass
+class SkipDataLoader(DataLoaderShard): pass
+`,
+	"deepspeed/__init__.py":         "",
+	"deepspeed/runtime/__init__.py": "",
+	"deepspeed/runtime/engine.py": `
+import os
+class DeepSpeedEngine:
+    training, global_steps = True, 0
+    def forward(self, loss): return loss
+    def backward(self, loss): return loss
+    def step(self): self.global_steps += 1
+    def save_checkpoint(self, save_dir, tag=None, client_state={}, save_latest=True):
+        os.makedirs("%s/%s" % (save_dir, tag or "global_step%d" % self.global_steps))
+    def load_checkpoint(self, load_dir, tag=None):
+        if tag is None:
+            if not os.path.exists(load_dir + "/latest"): return None, {}
+            tag = open(load_dir + "/latest").read()
+        self.global_steps = int(tag[len("global_step"):])
+        print("loaded")
+        return "%s/%s/mp_rank_00_model_states.pt" % (load_dir, tag), {"ds_version": "0.17.6", "own": 1} if os.path.exists("own") else {}
+`,
 	"tqdm/__init__.py": "from .std import tqdm\n",
 	"tqdm/std.py": "class tqdm:\n    def __init__(self, total, desc): self.n, self.total, self.desc = 0, total, desc\n" +
 		"    def update(self): self.n += 1; self.display()\n    def display(self): print(self.n)\n",
 }
+
+// accelerated returns a script for accelerate that saves after every second step, and is stopped after a step.
+func accelerated(first int, name string, stopped int) string {
+	return fmt.Sprintf(`
+import os, signal
+from accelerate import Accelerator
+from accelerate.data_loader import DataLoaderShard
+from torch.optim.optimizer import Optimizer
+accelerator, optimizer, first = Accelerator(), Optimizer(), %d
+if first:
+    accelerator.load_state("out/step_%%d" %% first)
+for step in DataLoaderShard(range(first + 1, 9)):
+    optimizer.step()
+    print("step", step)
+    if step %% 2 == 0:
+        accelerator.save_state("out/" + %s)
+    if step == %d:
+        open("stop", "w").write('{"cause": "cancelled", "reason": "why", "until": 9e9}')
+`, first, name, stopped)
+}
+
+// engine returns a script for DeepSpeed that saves after every second step, and is stopped after a step.
+func engine(first string, save string, stopped int) string {
+	return fmt.Sprintf(`
+from deepspeed.runtime.engine import DeepSpeedEngine
+class Loss(float):
+    detach = lambda self: self
+    item = lambda self: float(self)
+    numel = lambda self: 1
+engine = DeepSpeedEngine()
+%s
+while engine.global_steps < 8:
+    engine.forward(Loss(0.5))
+    engine.step()
+    step = engine.global_steps
+    print("step", step)
+    if step %% 2 == 0:
+        engine.save_checkpoint("out", %s)
+    if step == %d:
+        open("stop", "w").write('{"cause": "cancelled", "reason": "why", "until": 9e9}')
+`, first, save, stopped)
+}
+
+const torchWarns = "import os, torch\nprint(os.environ.get('TORCH_NCCL_TRACE_BUFFER_SIZE'), os.environ['TORCH_FR_BUFFER_SIZE'])\n"
+
+var recorders = []string{"TORCH_NCCL_TRACE_BUFFER_SIZE=20", "TORCH_FR_BUFFER_SIZE=20"}
 
 func TestFrameworks(t *testing.T) {
 	const allSteps = "step 1\nstep 2\nstep 3\nstep 4\nstep 5\n"
@@ -124,6 +221,48 @@ func TestFrameworks(t *testing.T) {
 		"a script that measures itself": {script: "import mlenv\nmlenv.progress(step=7)\n" + trainer, ends: "trained\n", last: "step=7"},
 		"no hook":                       {script: trainer, env: []string{"MLENV_HOOK=none"}, ends: "trained\n"},
 		"another rank":                  {script: trainer, env: []string{"RANK=1"}, ends: "trained\n"},
+		"a hook that fails": {script: "from transformers.trainer import Trainer\ntrainer = Trainer()\n" +
+			"class Arguments:\n    output_dir, steps, enable_jit_checkpoint = 'out', 5, property(lambda self: 1 / 0)\n" +
+			"trainer.args = Arguments()\nprint(trainer.train())\n", ends: "step 5\ntrained\n",
+			last: "loss=0.2 source=transformers step=5 steps=5", left: "errors/hook-"},
+		"DeepSpeed that is stopped": {script: engine("", "", 3), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 3\n",
+			last: "loss=0.5 source=DeepSpeed step=4", left: "out/global_step4"},
+		"DeepSpeed that has loaded": {script: engine("engine.load_checkpoint('out')", "", 5), env: []string{"MLENV_STOP_FILE=stop"},
+			files: map[string]string{"out/latest": "global_step4"}, ends: "step 5\n", last: "loss=0.5 source=DeepSpeed step=6",
+			left: "out/global_step6"},
+		"DeepSpeed that has loaded its own state": {script: engine("engine.load_checkpoint('out')", "client_state={'own': 1}", 5),
+			files: map[string]string{"own": "", "out/latest": "global_step4"}, env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
+			last: "loss=0.5 source=DeepSpeed step=8", left: "out/global_step8"},
+		"DeepSpeed in another folder": {script: engine("engine.load_checkpoint('out')", "", 9), ends: "loaded\nstep 7\nstep 8\n",
+			files: map[string]string{"a1/out/global_step6/zero_pp_rank_0_mp_rank_00_optim_states.pt": ""}, env: []string{"MLENV_EARLIER_WORK=a1",
+				"MLENV_RESUME_FROM=first", "MLENV_LAST_CHECKPOINT=a1/out/global_step6"}, last: "loss=0.5 source=DeepSpeed step=8"},
+		"DeepSpeed with tags": {script: engine("", "f'step-{step:03}'", 3), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 3\n",
+			last: "loss=0.5 source=DeepSpeed step=4", left: "out/step-004"},
+		"DeepSpeed with tags that are no steps": {script: engine("", "step // 2", 5), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
+			last: "loss=0.5 source=DeepSpeed step=8", left: "out/4"},
+		"a torch that knows both names": {script: torchWarns, files: map[string]string{"torch/__init__.py": "__version__ = '2.10.0'\n"},
+			env: recorders, ends: "20 20\n"},
+		"a torch that warns of the older name": {script: torchWarns, files: map[string]string{"torch/__init__.py": "__version__ = '2.11.0'\n"},
+			env: recorders, ends: "None 20\n"},
+		"TensorBoard": {script: "from torch.utils.tensorboard.writer import SummaryWriter\nfrom torch.optim.optimizer import Optimizer\n" +
+			"Optimizer().step()\nwriter = SummaryWriter()\nwriter.add_scalar('loss/val', 9, 1)\n" +
+			"writer.add_scalar(tag='loss/train', scalar_value=0.5, global_step=1)\n",
+			files: map[string]string{"torch/utils/tensorboard/writer.py": "class SummaryWriter:\n" +
+				"    def add_scalar(self, tag, scalar_value, global_step=None): print(tag)\n"},
+			ends: "loss/train\n", last: "loss=0.5 source=torch.optim step=1"},
+		"accelerate that is stopped": {script: accelerated(0, `"step_%d" % step`, 5), env: []string{"MLENV_STOP_FILE=stop"},
+			ends: "step 5\n", last: "source=torch.optim step=5", left: "out/step_5"},
+		"accelerate that is stopped where it saves": {script: accelerated(0, `"checkpoint-%03d" % step`, 4),
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 4\n", last: "source=torch.optim step=4", left: "out/checkpoint-004"},
+		"accelerate that has not saved": {script: accelerated(0, `"step_%d" % step`, 1), env: []string{"MLENV_STOP_FILE=stop"},
+			ends: "step 2\n", last: "source=torch.optim step=2", left: "out/step_2"},
+		"accelerate that has loaded": {script: accelerated(4, `"step_%d" % step`, 5), files: map[string]string{"out/step_4/model": ""},
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\n", last: "source=torch.optim step=5", left: "out/step_5"},
+		"accelerate that names no checkpoint": {script: "from accelerate import Accelerator\nAccelerator().load_state()\n",
+			files: map[string]string{"a1/checkpoints/checkpoint_3/random_states_0.pkl": ""}, ends: "loaded a1/checkpoints/checkpoint_3\n",
+			env: []string{"MLENV_EARLIER_WORK=a1", "MLENV_RESUME_FROM=first", "MLENV_LAST_CHECKPOINT=a1/checkpoints/checkpoint_3"}},
+		"accelerate whose numbers are no steps": {script: accelerated(0, `"checkpoint_%d" % (step // 2)`, 3),
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n", last: "source=torch.optim step=8", left: "out/checkpoint_4"},
 		"a bar": {script: "from tqdm import tqdm\nbar = tqdm(3, 'epochs: ')\nfor _ in range(3): bar.update()\n", ends: "1\n2\n3\n",
 			last: "bar=epochs 3 of 3 source=tqdm step=3 steps=3"},
 	} {

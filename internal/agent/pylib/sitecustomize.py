@@ -176,6 +176,8 @@ _WATCHED = {
     "transformers.trainer": "trainer",
     "lightning.pytorch.trainer.trainer": "lightning",
     "pytorch_lightning.trainer.trainer": "lightning",
+    "lightning.fabric.loggers.csv_logs": "fabric",
+    "lightning_fabric.loggers.csv_logs": "fabric",
     "accelerate.accelerator": "accelerate",
     "deepspeed.runtime.engine": "deepspeed",
     "torch.utils.tensorboard.writer": "tensorboard",

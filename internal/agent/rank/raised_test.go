@@ -23,6 +23,7 @@ func TestRaised(t *testing.T) {
 		run   []string
 		hook  string
 		want  string // the error, with the file, the line and the first of the chain
+		below string // the error of a program that was started, of a rank that exited with 0
 	}{
 		"a script whose own hook prints nothing": {files: map[string]string{"a.py": silent + "raise ValueError('bad\\nbatch')\n"},
 			want: "ValueError: bad (a.py:3) first "},
@@ -51,8 +52,17 @@ func TestRaised(t *testing.T) {
 		"a shell script whose program prints nothing": {files: map[string]string{"a.sh": "python3 b.py 2>/dev/null; exit 3\n",
 			"b.py": "raise ValueError('bad batch')\n"}, run: []string{"sh", "a.sh"},
 			want: "ValueError: bad batch (b.py:1) first "},
-		"an error that is handled": {files: map[string]string{"a.sh": "python3 b.py 2>/dev/null || true\n", "b.py": "1 / 0\n"},
+		"an error that is handled": {files: map[string]string{"a.sh": "python3 b.py 2>/dev/null || true; sleep 6\n", "b.py": "1 / 0\n"},
 			run: []string{"sh", "a.sh"}},
+		"a program that failed last": {files: map[string]string{"a.sh": "python3 b.py >out 2>&1; echo finished\n", "b.py": "1 / 0\n"},
+			run: []string{"sh", "a.sh"}, below: "ZeroDivisionError"},
+		"a launcher that failed last": {files: map[string]string{"a.sh": "python3 a.py >out 2>&1; echo finished\n", "b.py": "1 / 0\n",
+			"a.py": "import subprocess, sys, time\nr = subprocess.run([sys.executable, 'b.py'])\ntime.sleep(6)\nr.check_returncode()\n"},
+			run: []string{"sh", "a.sh"}, below: "ZeroDivisionError"},
+		"an error that was only logged last": {files: map[string]string{"a.sh": "python3 b.py >out 2>&1; echo finished\n",
+			"b.py": "import logging\ntry:\n  1 / 0\nexcept Exception:\n  logging.exception('failed')\n"}, run: []string{"sh", "a.sh"}},
+		"a worker of a script that handles its end": {files: map[string]string{"b.py": "1 / 0\n",
+			"a.py": "import subprocess, sys\nsubprocess.run([sys.executable, 'b.py'], stderr=subprocess.DEVNULL)\n"}},
 		"an error that was logged before the exit": {files: map[string]string{
 			"a.py": "import logging, sys\nlogging.getLogger().addHandler(logging.NullHandler())\ntry:\n  1 / 0\n" +
 				"except Exception:\n  logging.exception('failed')\n  sys.exit(3)\n"},
@@ -103,6 +113,13 @@ func TestRaised(t *testing.T) {
 				if p.Seen.IsZero() || len(p.Traceback) == 0 {
 					t.Errorf("the error has no time or no traceback: %+v", p)
 				}
+			}
+			below := ""
+			if status.Below != nil {
+				below = status.Below.Type
+			}
+			if below != tc.below {
+				t.Errorf("below the rank: got %q, want %q", below, tc.below)
 			}
 			if got != tc.want {
 				t.Errorf("got  %s\nwant %s\n%s", got, tc.want, strings.Join(status.Tail, "\n"))

@@ -82,6 +82,7 @@ func run(command []string, sys fs.FS) (int, error) {
 	if err != nil {
 		return 1, err
 	}
+	s.program = command[0]
 	process, err := s.start(s.complete(command), writer)
 	if err != nil {
 		fmt.Fprintf(log, "%v\n", err)
@@ -101,6 +102,8 @@ type shim struct {
 	sys    fs.FS
 	status agent.RankStatus
 	output output
+	// program is what the rank runs.
+	program string
 	// killed is how many processes the kernel had killed in the container, for want of memory, before the rank started.
 	killed int
 	// stopped is set by a signal to the shim, which it passes on.
@@ -224,6 +227,7 @@ func (s *shim) explain() {
 		s.status.TailFile = newestLog(".", s.status.Started)
 		s.status.Tail, s.status.Python = LastWords(s.status.TailFile, time.Time{})
 	}
+	s.status.Below = s.below()
 	if raised := s.raised(); raised != nil {
 		s.status.Python = raised
 	}

@@ -65,6 +65,9 @@ func DefaultPaths() Paths {
 	return Paths{Workspace: agent.Workspace, Datasets: agent.Datasets, Home: agent.Home, Sys: "/sys/fs/cgroup"}
 }
 
+// homeName is the name of the ranks' home in the state folder.
+const homeName = "home"
+
 func (p Paths) stateDir() string { return filepath.Join(p.Workspace, ".mlenv") }
 func (p Paths) treesDir() string { return filepath.Join(p.stateDir(), "trees") }
 func (p Paths) runsDir() string  { return filepath.Join(p.stateDir(), "runs") }

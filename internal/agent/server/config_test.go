@@ -97,6 +97,23 @@ func TestNodeCaches(t *testing.T) {
 	}
 }
 
+// DeepSpeed's launcher starts a rank on a node without GPUs, too.
+func TestHostfileWithoutGPUs(t *testing.T) {
+	c, err := ReadConfig("test", nodeVariables("0", "env-0", "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	c.GPUs, c.Paths.Workspace, c.Paths.Home = 0, dir, dir
+	if err := c.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, ".deepspeed", "hostfile"))
+	if want := c.Host(0) + " slots=1\n"; err != nil || string(got) != want {
+		t.Errorf("hostfile %q (%v), want %q", got, err, want)
+	}
+}
+
 // The hostfile lists each node once, in order, whatever the pod's variables are.
 func FuzzNodeRank(f *testing.F) {
 	f.Add("1", "env-1", "2")

@@ -29,7 +29,7 @@ func (c Config) additions() map[string]string {
 		"NODE_RANK":          strconv.Itoa(c.Node),
 		"GPUS_PER_NODE":      strconv.Itoa(c.GPUs),
 		"DEEPSPEED_HOSTFILE": c.Paths.hostfile(),
-		"HOME":               filepath.Join(state, "home"),
+		"HOME":               filepath.Join(state, homeName),
 		"USER":               "mlenv",
 		"LOGNAME":            "mlenv",
 		"XDG_CACHE_HOME":     own,
@@ -195,7 +195,8 @@ func (c Config) prepare() error {
 	}
 	var hosts strings.Builder
 	for node := range c.Nodes {
-		fmt.Fprintf(&hosts, "%s slots=%d\n", c.Host(node), c.GPUs)
+		// With 0 slots DeepSpeed's launcher starts no rank, and ends with 0.
+		fmt.Fprintf(&hosts, "%s slots=%d\n", c.Host(node), max(c.GPUs, 1))
 	}
 	if err := record.WriteFile(c.Paths.hostfile(), []byte(hosts.String())); err != nil || c.Local {
 		return err

@@ -25,6 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
@@ -243,11 +244,16 @@ func (j *job) wait(supervisor *exec.Cmd, result *os.File) {
 	const room = 1 << 20 // bytes
 	space := facts.VolumeSpace(string(j.dir))
 	var found []agent.Outside
-	if work := j.status.Work; work != "" {
+	work := j.status.Work
+	if work != "" {
 		found = outside(work, j.local, j.status.Started)
+		const patience = 5 * time.Second // for a large tree on a slow volume; a guess
+		if !treestore.HasOwn(work, time.Now().Add(patience)) {
+			work = ""
+		}
 	}
 	j.mu.Lock()
-	j.status.Outside, j.status.Full = found, space.Problem == "" && space.Free < room
+	j.status.Work, j.status.Outside, j.status.Full = work, found, space.Problem == "" && space.Free < room
 	j.mu.Unlock()
 	j.finish(exit)
 }
@@ -298,7 +304,7 @@ func (j *job) leaveNothing() error {
 	}
 	j.notice = nil
 	if j.scratch != "" { // there was room for it
-		err = errors.Join(err, claimfile.RemoveAll(filepath.Dir(j.scratch), j.scratch))
+		err = errors.Join(err, claimfile.RemoveFolder(j.scratch))
 	}
 	return err
 }

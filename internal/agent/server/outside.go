@@ -17,8 +17,9 @@ import (
 // temporary are the names that programs give to what only they need: Python's tempfile and multiprocessing, torch, triton, Ray, and ours.
 var temporary = regexp.MustCompile(`^(\.|tmp|pymp-|torch|triton|ray$|mlenv|wandb|hsperfdata|nccl)`)
 
-// outside returns what was written next to the working directory and, in a pod, to the folder for temporary files since the job began: a
-// script that names ../data or /tmp/log means it to stay. On a person's machine that folder has other programs' files.
+// outside returns what was written next to the working directory and, in a pod, to the ranks' home and the folder for temporary files since
+// the job began: a script that names ../data, ~/results or /tmp/log means it to stay. On a person's machine the last two have other
+// programs' files.
 func outside(work string, local bool, since time.Time) (found []agent.Outside) {
 	const (
 		deepest, mostFiles = 6, 20_000       // of an entry
@@ -28,7 +29,7 @@ func outside(work string, local bool, since time.Time) (found []agent.Outside) {
 	until := time.Now().Add(patience)
 	places := []string{filepath.Dir(work)}
 	if !local {
-		places = append(places, os.TempDir())
+		places = append(places, filepath.Join(filepath.Dir(places[0]), homeName), os.TempDir())
 	}
 	for _, place := range places {
 		entries, _ := os.ReadDir(place)

@@ -14,7 +14,8 @@ import (
 )
 
 func TestOutside(t *testing.T) {
-	base, temp := t.TempDir(), t.TempDir()
+	state, temp := t.TempDir(), t.TempDir()
+	base, home := filepath.Join(state, "work"), filepath.Join(state, "home")
 	t.Setenv("TMPDIR", temp)
 	began := time.Now().Add(-time.Minute)
 	write := func(path string, size int64, at time.Time) {
@@ -44,10 +45,13 @@ func TestOutside(t *testing.T) {
 	write(filepath.Join(base, "notes.txt"), 10, now)
 	write(filepath.Join(temp, "openai", "log.bin"), large, now)
 	write(filepath.Join(temp, "tmpab12", "scratch"), large, now)
+	write(filepath.Join(home, "results", "model.pt"), large, now)
+	write(filepath.Join(home, ".cache", "model.pt"), large, now)
 	data := agent.Outside{Path: filepath.Join(base, "data"), Files: 2, Bytes: 2 * large,
 		Newest: filepath.Join(base, "data", "mnist", "train.gz")}
 	log := agent.Outside{Path: filepath.Join(temp, "openai"), Files: 1, Bytes: large, Newest: filepath.Join(temp, "openai", "log.bin")}
-	for local, want := range map[bool][]agent.Outside{false: {data, log}, true: {data}} {
+	results := agent.Outside{Path: filepath.Join(home, "results"), Files: 1, Bytes: large, Newest: filepath.Join(home, "results", "model.pt")}
+	for local, want := range map[bool][]agent.Outside{false: {data, results, log}, true: {data}} {
 		if diff := cmp.Diff(want, outside(work, local, began)); diff != "" {
 			t.Errorf("local %v: %s", local, diff)
 		}

@@ -141,7 +141,7 @@ func (p *processes) warnRanks() (count int, handled bool) {
 		}
 		for _, rank := range children[pid] {
 			for _, saver := range savers(rank, children) {
-				handled = handled || handlesTerm(saver)
+				handled = handled || slices.ContainsFunc(ranksOf(saver, children), handlesTerm)
 				if saver == rank {
 					saver = pid // which passes it on, and remembers it
 				}
@@ -171,6 +171,25 @@ func savers(pid int, children map[int][]int) (chosen []int) {
 		chosen = append(chosen, pid)
 	}
 	return chosen
+}
+
+// ranksOf returns the processes that save for a program: the ranks that it has started, if it is a launcher such as torchrun, whose own
+// handler only passes the signal on; else the program itself. Ranks have LOCAL_RANK, which their launcher has not.
+func ranksOf(program int, children map[int][]int) []int {
+	if ranks := launched(program, children); len(ranks) > 0 {
+		return ranks
+	}
+	return []int{program}
+}
+
+func launched(pid int, children map[int][]int) (ranks []int) {
+	if bytes.Contains(environOf(pid), []byte("\x00LOCAL_RANK=")) {
+		return savers(pid, children)
+	}
+	for _, child := range children[pid] {
+		ranks = append(ranks, launched(child, children)...)
+	}
+	return ranks
 }
 
 // isShim reports whether a process is the shim of a rank.

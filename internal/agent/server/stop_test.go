@@ -91,8 +91,30 @@ os.rename("saved.new", "saved")
 	n.script("around.sh", `python3 saves.py; exit $?`)
 	n.stopped(command("around.sh"), agent.Stop{Cause: agent.StopCancelled, Grace: time.Minute})
 	status := n.wait("saves")
-	if got := n.awaitFile("saved"); got != "None" || status.Ranks[0].Exit != (agent.Exit{}) {
+	if got := n.awaitFile("saved"); got != "None" || status.Ranks[0].Exit != (agent.Exit{}) || status.NoHandler {
 		t.Errorf("the worker ended with %s and the rank with %+v; want the worker alive, and 0", got, status.Ranks[0].Exit)
+	}
+}
+
+// torchrun as the program of launcher command handles SIGTERM, to pass it on. Whether the program saves is a question to its ranks.
+func TestRanksOfALauncherThatHandlesTerm(t *testing.T) {
+	for name, rank := range map[string]string{
+		"no handler": "until [ -e over ]; do sleep 0.02; done",
+		"a handler":  "trap 'exit 0' TERM; until [ -e over ]; do sleep 0.02; done",
+	} {
+		n := newNode(t)
+		n.script("rank.sh", "touch up-0; "+rank)
+		n.script("launcher.py", `import os, signal, subprocess
+child = None
+signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+child = subprocess.Popen(["sh", "rank.sh"], env=dict(os.environ, LOCAL_RANK="0"))
+child.wait()
+`)
+		n.script("around.sh", `python3 launcher.py; exit $?`)
+		n.stopped(command("around.sh"), agent.Stop{Cause: agent.StopCancelled, Grace: time.Minute})
+		if status := n.wait("saves"); status.NoHandler != (name == "no handler") {
+			t.Errorf("%s: NoHandler is %v", name, status.NoHandler)
+		}
 	}
 }
 

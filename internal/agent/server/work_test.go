@@ -145,7 +145,9 @@ mkdir -p ckpt/step-$MLENV_ATTEMPT; echo weights >ckpt/step-$MLENV_ATTEMPT/model;
 	n.run("job", spec)
 	n.wantLog("job", "lib\nstep-1\n")
 
-	n.run("silent", inTree(hash, "resumed.sh")) // it writes nothing
+	if status := n.run("silent", inTree(hash, "resumed.sh")); status.Work != "" { // it writes nothing
+		t.Errorf("a job that wrote nothing has the working directory %s, want none", status.Work)
+	}
 	n.End()
 	n.Restart()
 	if _, err := os.Stat(n.work("silent")); !os.IsNotExist(err) {

@@ -316,6 +316,25 @@ func LaidIn(state, job string) (Laid, error) {
 	return Laid{r}, err
 }
 
+// HasOwn reports whether something in a working directory stays after the job, because the job made or changed it. It only reads, and
+// supposes so if it has not seen everything by then.
+func HasOwn(dir string, by time.Time) bool {
+	laid, err := LaidIn(filepath.Dir(filepath.Dir(dir)), filepath.Base(dir))
+	own := errors.New("the job's own")
+	return err != nil || filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(path, dir+"/")
+		switch {
+		case path == dir && errors.Is(err, fs.ErrNotExist), path == dir && err == nil && laid.r != nil:
+			return nil
+		case err != nil, time.Now().After(by), laid.r == nil:
+			return own
+		case laid.Has(name, e.IsDir()), e.IsDir() && e.Name() == compiledFolder, !e.IsDir() && laid.r.compiled(name):
+			return nil
+		}
+		return own
+	}) != nil
+}
+
 // Has reports whether a file or link is as it was laid, or a folder is one of the tree's. The name is its path in the working directory.
 func (l Laid) Has(name string, folder bool) bool {
 	switch {

@@ -240,6 +240,41 @@ func TestTreeThatWasChanged(t *testing.T) {
 	}
 }
 
+// TestHasOwn: the working directory stays if the job wrote something, and Python's compiled modules are nothing.
+func TestHasOwn(t *testing.T) {
+	later := time.Now().Add(time.Hour)
+	for name, tc := range map[string]struct {
+		wrote []string
+		until time.Time
+		want  bool
+	}{
+		"nothing":                  {until: later},
+		"a compiled file":          {wrote: []string{"__pycache__/train.cpython-312.pyc"}, until: later},
+		"a file":                   {wrote: []string{"pkg/out"}, until: later, want: true},
+		"a file in its own folder": {wrote: []string{"out/model.pt"}, until: later, want: true},
+		"a changed file":           {wrote: []string{"train.py"}, until: later, want: true},
+		"no time to look":          {want: true},
+	} {
+		w := newWorkspace(t)
+		dir := w.lay(t, w.synced(t, repository), "job", "a")
+		for _, path := range tc.wrote {
+			write(t, dir, path, "mine")
+		}
+		if got := HasOwn(dir, tc.until); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+		if err := w.LeaveWork("job", "a"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(dir); (err == nil) != (len(tc.wrote) > 0 && tc.want) {
+			t.Errorf("%s: after the job %v", name, err)
+		}
+		if HasOwn(dir, later) != (len(tc.wrote) > 0 && tc.want) {
+			t.Errorf("%s: after the job the answer is another one", name)
+		}
+	}
+}
+
 // TestLaidIn: what a job wrote can be told from its view at any time, by a program that only reads.
 func TestLaidIn(t *testing.T) {
 	w := newWorkspace(t)

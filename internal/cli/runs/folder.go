@@ -194,7 +194,7 @@ func (f *packedFolder) sentBy(by *runFollower) {
 	by.present = func(ctx context.Context, of *v1.PipelineRun) { launch.ShowSender(ctx, by.clients, of) }
 }
 
-func (f *packedFolder) remove() { claimfile.RemoveAll(filepath.Dir(f.dir), f.dir) }
+func (f *packedFolder) remove() { claimfile.RemoveFolder(f.dir) }
 
 func copyTree(to, from string, manifest tree.Manifest) error {
 	for _, entry := range manifest.Entries {

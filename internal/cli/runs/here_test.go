@@ -82,6 +82,7 @@ func TestLocalReceipt(t *testing.T) {
 	script := says + `
 import json
 open("out.txt", "w").write("x")
+open("../beside.bin", "wb").write(bytes(2 << 20))
 open(os.environ["MLENV_METRICS_FILE"], "a").write(json.dumps({"step": 7, "loss": 0.5}) + "\n") if rank == 0 else None
 `
 	var out locked.Buffer
@@ -89,7 +90,8 @@ open(os.environ["MLENV_METRICS_FILE"], "a").write(json.dumps({"step": 7, "loss":
 	if err != nil {
 		t.Fatal(fail.Details(err), out.String())
 	}
-	for _, want := range []string{"Run try-1 succeeded after ", "receipt: mlenv receipt try-1", "files:   mlenv fetch try-1"} {
+	for _, want := range []string{"MB in 1 file of ", "/work/beside.bin. They do not belong to the run",
+		"Run try-1 succeeded after ", "receipt: mlenv receipt try-1", "files:   mlenv fetch try-1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in:\n%s", want, out.String())
 		}
@@ -113,6 +115,15 @@ open(os.environ["MLENV_METRICS_FILE"], "a").write(json.dumps({"step": 7, "loss":
 	if got, err := output(t, LogsCommand(), "try-1", "--tail=1"); err != nil || strings.Count(got, "\n") != 1 ||
 		!strings.Contains(got, "mlenv fetch try-1") {
 		t.Errorf("the last line: %q, %v", got, err)
+	}
+	var told locked.Buffer
+	fetch := FetchCommand()
+	fetch.SetOut(t.Output())
+	fetch.SetErr(&told)
+	fetch.SetArgs([]string{"try-1", "--to=" + t.TempDir()})
+	if err := fetch.ExecuteContext(t.Context()); err != nil || !strings.Contains(told.String(), "Reading ") ||
+		strings.Contains(told.String(), "not found") {
+		t.Errorf("fetching from a run without checkpoints: %v, told %q; want no word about them", err, told.String())
 	}
 	page := filepath.Join(t.TempDir(), "page.html")
 	prints(t, []string{"The report of run try-1 (local) is "}, ReceiptCommand(), "try-1", "--html="+page)

@@ -4,15 +4,26 @@ package runs
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // repositoryWith makes a git repository with the files, whose names end in / for folders.
@@ -63,6 +74,38 @@ func TestFilesLeftOut(t *testing.T) {
 	}
 	if got := (*packedFolder)(nil).include(error + "'data/train.bin'"); got != "" {
 		t.Errorf("a repository: got %q", got)
+	}
+}
+
+// More nodes than the cluster file has are refused before anything is created, after the files that are left out are told.
+func TestTooManyNodes(t *testing.T) {
+	dir := repositoryWith(t, map[string]string{"train.py": "", ".gitignore": "*.bin\n", "data/train.bin": "12345678"})
+	file, err := os.ReadFile("../../../clusters/barcelona.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipeline := newParams(mldevenv.Bundle).pipeline.DeepCopy()
+	pipeline.Namespace = "ns"
+	objects := kubefake.NewClientset(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: cluster.ConfigMapPrefix + "barcelona"},
+		Data:       map[string]string{"cluster.yaml": string(file)}})
+	tekton := fake.NewSimpleClientset(pipeline)
+	tekton.PrependReactor("create", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("a run was created")
+	})
+	var told bytes.Buffer
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	cmd.SetOut(t.Output())
+	cmd.SetErr(&told)
+	o := runOptions{runName: "mine", values: map[string][]string{"repo-url": {dir}, "script": {"train.py"}, "nodes": {"6"},
+		"cluster": {"barcelona"}}}
+	err = o.start(cmd, &kube.Clients{Kube: objects, Tekton: tekton, Namespace: "ns"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "nodes: 6: the cluster file of barcelona lists 5 nodes in nodes.gpu_nodes") {
+		t.Errorf("got %v, want that there are 5 nodes", err)
+	}
+	if !strings.Contains(told.String(), "Left out by .gitignore and .mlenvignore: 1 file, 8 B.\n") {
+		t.Errorf("told %q, want the file that is left out", told.String())
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -153,7 +152,7 @@ func (o *runOptions) localSource(ctx context.Context, log *slog.Logger) (source 
 	if err != nil {
 		return source, "", nil, fmt.Errorf("creating a folder for the repository: %w", err)
 	}
-	remove = func() { claimfile.RemoveAll(filepath.Dir(dir), dir) }
+	remove = func() { claimfile.RemoveFolder(dir) }
 	commit, err = git.Fetch(ctx, log, dir, git.Source{
 		URL: o.paramValue("repo-url"), Revision: o.paramValue("revision"),
 		Submodules: o.paramValue("submodules") == "true", LFS: o.paramValue("lfs") == "true",

@@ -540,6 +540,8 @@ func TestLacksPackages(t *testing.T) {
 			want: "main.py imports nobody_has (main.py:1)"},
 		"where PYTHONPATH leads": {script: "a/main.py", files: map[string]string{"a/main.py": "import helpers\n", "lib/helpers.py": ""},
 			env: []string{"PYTHONPATH=lib"}},
+		"what PYTHONPATH leads to not": {script: "a/main.py", files: map[string]string{"a/main.py": "import helpers\nimport nobody_has\n",
+			"lib/helpers.py": ""}, env: []string{"PYTHONPATH=lib"}, want: "a/main.py imports nobody_has (a/main.py:2)"},
 		"no python3": {script: "main.py", env: []string{"PATH=/nonexistent"},
 			want: "starting the ranks: there is no python3 in PATH (/nonexistent)", next: "--python="},
 		"no python3 for a launcher": {script: "main.sh", env: []string{"PATH=/nonexistent"},
@@ -571,5 +573,29 @@ func TestLacksPackages(t *testing.T) {
 				t.Errorf("got %v (%s), want %q (%s)", err, fail.NextOf(err), tc.want, tc.next)
 			}
 		})
+	}
+}
+
+// What the ignore files leave out is told before the training, and what a local run cannot check is refused.
+func TestBeforeALocalRun(t *testing.T) {
+	withoutCluster(t)
+	dir := repositoryWith(t, map[string]string{"train.py": "import nobody_has\n", ".gitignore": "*.bin\n", "data/train.bin": "12345678"})
+	start := func(args ...string) (string, error) {
+		var told locked.Buffer
+		cmd := RunCommand(mldevenv.Bundle)
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetOut(t.Output())
+		cmd.SetErr(&told)
+		cmd.SetArgs(append([]string{dir, "train.py", "--local"}, args...))
+		err := cmd.ExecuteContext(t.Context())
+		return told.String(), err
+	}
+	told, err := start()
+	if err == nil || !strings.Contains(err.Error(), "nobody_has") || told != "Left out by .gitignore and .mlenvignore: 1 file, 8 B.\n" {
+		t.Errorf("got %v and %q, want the package that is missing and the file that is left out", err, told)
+	}
+	if _, err := start("--launcher=command", "--require-rendezvous=fail"); fail.ReasonOf(err) != fail.InvalidInput ||
+		!strings.Contains(err.Error(), "--require-rendezvous=fail: the programs of launcher command are not checked") {
+		t.Errorf("got %v, want that launcher command cannot be checked", err)
 	}
 }

@@ -107,7 +107,7 @@ func (s stepsImage) build(ctx context.Context, clients *kube.Clients, file clust
 	if err != nil {
 		return "", err
 	}
-	defer claimfile.RemoveAll(filepath.Dir(folder), folder)
+	defer claimfile.RemoveFolder(folder)
 	platform, err := s.lay(ctx, folder)
 	if err != nil {
 		return "", err

@@ -80,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Environment, error) {
 		err = e.start(ctx, environ, gpus)
 	}
 	if err != nil {
-		return nil, errors.Join(err, e.Shutdown(), claimfile.RemoveAll(filepath.Dir(e.Dir()), e.Dir()), e.Unlock())
+		return nil, errors.Join(err, e.Shutdown(), claimfile.RemoveFolder(e.Dir()), e.Unlock())
 	}
 	return e, nil
 }
@@ -135,9 +135,9 @@ func (e *Environment) Shutdown() error {
 		errs = append(errs, log.Close())
 	}
 	if e.run != "" {
-		errs = append(errs, claimfile.RemoveAll(filepath.Dir(e.run), e.run))
+		errs = append(errs, claimfile.RemoveFolder(e.run))
 	}
-	return errors.Join(append(errs, claimfile.RemoveAll(filepath.Dir(e.own()), e.own()))...)
+	return errors.Join(append(errs, claimfile.RemoveFolder(e.own()))...)
 }
 
 func (e *Environment) start(ctx context.Context, environ []string, gpus [][]string) error {

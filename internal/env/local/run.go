@@ -209,9 +209,9 @@ func (r Run) CleanUp() error {
 }
 
 func (r Run) removeScratch() error {
-	err := claimfile.RemoveAll(filepath.Dir(r.own()), r.own())
+	err := claimfile.RemoveFolder(r.own())
 	if scratch, _ := r.scratch(); scratch != "" {
-		err = errors.Join(err, claimfile.RemoveAll(filepath.Dir(scratch), scratch))
+		err = errors.Join(err, claimfile.RemoveFolder(scratch))
 	}
 	return err
 }
@@ -236,7 +236,7 @@ func (r Run) Remove() error {
 	for _, folder := range []string{
 		gone, filepath.Join(r.Folder, agent.WorkFolder, r.Name), filepath.Join(r.Folder, agent.WorkFolder, "."+r.Name),
 	} {
-		errs = append(errs, claimfile.RemoveAll(filepath.Dir(folder), folder))
+		errs = append(errs, claimfile.RemoveFolder(folder))
 	}
 	return errors.Join(errs...)
 }

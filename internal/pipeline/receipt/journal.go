@@ -85,6 +85,8 @@ type Entry struct {
 	// their numbers.
 	Attempt int   `json:"attempt,omitempty"`
 	Order   []int `json:"order,omitempty"`
+	// Failed is the attempt before it, nil for none.
+	Failed *agent.Attempt `json:"failed,omitempty"`
 	// Nodes is how many nodes the environment has.
 	Nodes int `json:"nodes,omitempty"`
 	// Hanging are the ranks for which the others waited, if the reason is Hang and they are known.
@@ -265,7 +267,7 @@ func (p Entry) encode() ([]byte, error) {
 				p.Training = &Training{Launcher: p.Training.Launcher, Nodes: p.Training.Nodes, RanksPerNode: p.Training.RanksPerNode}
 			}
 		},
-		func() { p.Metrics, p.Order, p.Hanging = nil, nil, nil },
+		func() { p.Metrics, p.Order, p.Hanging, p.Failed = nil, nil, nil, nil },
 		func() {
 			p = Entry{
 				RunUID: p.RunUID, Task: p.Task, Status: p.Status, Reason: p.Reason, Message: humanize.OneLine(p.Message, 500),

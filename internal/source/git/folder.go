@@ -64,7 +64,7 @@ func OpenFolder(ctx context.Context, dir string) (*Folder, error) {
 }
 
 // Close removes what git needed.
-func (f *Folder) Close() { claimfile.RemoveAll(filepath.Dir(f.scratch), f.scratch) }
+func (f *Folder) Close() { claimfile.RemoveFolder(f.scratch) }
 
 // Commit returns the hash of the checked out commit.
 func (f *Folder) Commit(ctx context.Context) (string, error) {

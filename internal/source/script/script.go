@@ -22,9 +22,10 @@ type Arguments struct {
 	LocalRank string `json:"localRank,omitempty"`
 	// Added is the call of deepspeed.add_config_arguments, which declares --deepspeed and --deepspeed_config.
 	Added string `json:"added,omitempty"`
-	// Switch and Config are the places of the script's own --deepspeed and --deepspeed_config.
-	Switch string `json:"switch,omitempty"`
-	Config string `json:"config,omitempty"`
+	// Switch, Config and DashConfig are the places of the script's own --deepspeed, --deepspeed_config and --deepspeed-config.
+	Switch     string `json:"switch,omitempty"`
+	Config     string `json:"config,omitempty"`
+	DashConfig string `json:"dashConfig,omitempty"`
 	// Trainer is the place of the arguments of transformers' Trainer, where --deepspeed takes the configuration.
 	Trainer string `json:"trainer,omitempty"`
 }
@@ -46,6 +47,7 @@ var (
 		{regexp.MustCompile(`\badd_config_arguments\(`), func(a *Arguments) *string { return &a.Added }},
 		{regexp.MustCompile(fmt.Sprintf(declared, "--deepspeed")), func(a *Arguments) *string { return &a.Switch }},
 		{regexp.MustCompile(fmt.Sprintf(declared, "--deepspeed_config")), func(a *Arguments) *string { return &a.Config }},
+		{regexp.MustCompile(fmt.Sprintf(declared, "--deepspeed-config")), func(a *Arguments) *string { return &a.DashConfig }},
 		{regexp.MustCompile(`\b(?:HfArgumentParser|TrlParser)\(`), func(a *Arguments) *string { return &a.Trainer }},
 	}
 	// alias matches a shorter name of add_argument.

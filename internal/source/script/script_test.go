@@ -38,6 +38,8 @@ func TestRead(t *testing.T) {
 			Arguments{LocalRank: "train.py:3"}},
 		{"DeepSpeed's own", map[string]string{"train.py": "parser = deepspeed.add_config_arguments(parser)"}, "train.py",
 			Arguments{Added: "train.py:1"}},
+		{"a configuration with a dash", map[string]string{"train.py": "p.add_argument('--deepspeed-config', type=str)"}, "train.py",
+			Arguments{DashConfig: "train.py:1"}},
 		{"click", map[string]string{"train.py": "@click.option('--local_rank', default=0)"}, "train.py", Arguments{LocalRank: "train.py:1"}},
 		{"Trainer", map[string]string{"train.py": "parser = HfArgumentParser((ModelArguments, TrainingArguments))"}, "train.py",
 			Arguments{Trainer: "train.py:1"}},

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -179,7 +178,7 @@ func (p *probe) repository(ctx context.Context) []Check {
 	if err != nil {
 		return []Check{unread(name, "it", err)}
 	}
-	defer claimfile.RemoveAll(filepath.Dir(dir), dir)
+	defer claimfile.RemoveFolder(dir)
 	source := git.Source{URL: url, Revision: p.value("revision"), Auth: p.Secrets.Git}
 	listing, err := git.ListFiles(ctx, slog.New(slog.DiscardHandler), dir, source)
 	url = git.WithoutUser(url)

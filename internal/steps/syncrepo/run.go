@@ -81,7 +81,7 @@ func Run(ctx context.Context, d Deps, o Options) (result Result, err error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("creating a folder for the repository: %w", err)
 	}
-	defer claimfile.RemoveAll(filepath.Dir(dir), dir)
+	defer claimfile.RemoveFolder(dir)
 	began := time.Now()
 	commit, err := git.Fetch(ctx, log, dir, o.Source)
 	if err != nil {

@@ -233,22 +233,26 @@ func (t *teardown) addAnswers(ctx context.Context, r *receipt.Receipt, clients n
 		r.Cause = culprit(statuses, final, r.Cause)
 	}
 	var hanging []int
+	var failed *agent.Attempt
 	if final != nil {
-		hanging = final.Hanging
+		hanging, failed = final.Hanging, final.Failed
 	}
 	addRanks(r, statuses, hanging)
 	if r.Verdict == receipt.Succeeded {
-		r.Warning = cmp.Or(cause.Hidden(statuses), cause.Alone(statuses),
-			cause.Unproven(statuses, agent.WantedTransport(r.Mode, len(r.Nodes))))
+		hidden := cause.Hidden(statuses)
+		if hidden != "" {
+			hidden += ". Next: " + cause.HiddenNext
+		}
+		r.Warning = cmp.Or(hidden, cause.Alone(statuses), cause.Unproven(statuses, agent.WantedTransport(r.Mode, len(r.Nodes))))
 	}
-	addAttempts(r, statuses)
+	addAttempts(r, statuses, failed)
 	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
 		s.Processes = nil
 		r.Network = &s
 	}
 	if len(statuses) > 0 {
 		r.Training = receipt.TrainingOf(statuses[0].Spec)
-		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: statuses[0].Work, Claims: claims}
+		r.Record = &receipt.Record{Folder: statuses[0].Record, Work: agent.WorkOf(statuses), Claims: claims}
 		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))
 		}
@@ -278,21 +282,30 @@ func newestOf(statuses []agent.JobStatus) []agent.JobStatus {
 	return slices.DeleteFunc(statuses, func(s agent.JobStatus) bool { return s.Spec.Attempt() < newest })
 }
 
-// addAttempts lists the attempts of a training that was restarted. The last one ended as the run did.
-func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus) {
-	if len(statuses) == 0 || statuses[0].Spec.Attempt() == 1 {
+// addAttempts lists the attempts of a training that was restarted. The last one ended as the run did. The nodes do not know it if it could
+// not start: then their newest attempt is the one that failed before it.
+func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus, failed *agent.Attempt) {
+	if len(statuses) == 0 {
 		return
 	}
-	last := agent.AttemptOf(statuses[0].Spec, statuses)
-	last.Reason, last.Message, last.Hang = r.Reason, r.Message, r.Hang
+	newest := agent.AttemptOf(statuses[0].Spec, statuses)
+	switch {
+	case failed != nil && failed.Attempt == newest.Attempt:
+		r.Attempts = append(slices.Clip(statuses[0].Spec.Attempts), *failed, agent.Attempt{Attempt: newest.Attempt + 1, Reason: r.Reason,
+			Message: r.Message})
+		return
+	case newest.Attempt == 1:
+		return
+	}
+	newest.Reason, newest.Message, newest.Hang = r.Reason, r.Message, r.Hang
 	if r.Cause != nil {
-		last.Rank, last.Node = &r.Cause.Rank, &r.Cause.Node
+		newest.Rank, newest.Node = &r.Cause.Rank, &r.Cause.Node
 	}
 	// Node 0 has the metrics; if it could not start the last attempt, they are those of the one before.
 	if r.Curve != nil && len(r.Curve.Points) > 0 && statuses[0].Node == 0 {
-		last.First, last.Last = &r.Curve.First, &r.Curve.Points[len(r.Curve.Points)-1].Step
+		newest.First, newest.Last = &r.Curve.First, &r.Curve.Points[len(r.Curve.Points)-1].Step
 	}
-	r.Attempts = append(slices.Clip(statuses[0].Spec.Attempts), last)
+	r.Attempts = append(slices.Clip(statuses[0].Spec.Attempts), newest)
 }
 
 // answer is what one node reported, nil for what it did not.

@@ -255,6 +255,33 @@ func TestRepositoryOfFolder(t *testing.T) {
 	}
 }
 
+// A receipt on a cluster warns of a program that hides its failure, with what lets it fail.
+func TestReceiptOfAHiddenFailure(t *testing.T) {
+	known, agents := live(t)
+	for _, node := range agents {
+		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte("nosuch-launcher || true\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 1,
+			LauncherWhy: "it was found out"}
+		if _, err := node.Client.StartJob(t.Context(), "uid-1", spec); err != nil {
+			t.Fatal(err)
+		}
+		if err := node.Client.WatchJob(t.Context(), "uid-1", func(agent.JobStatus) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := newPlace(t, []runtime.Object{pipelineRun(), task("train", "Succeeded", nil)}, known...)
+	r, err := p.run(t.Context())
+	if err != nil || r.Verdict != receipt.Succeeded || !strings.Contains(r.Warning, "the log of rank 0 on node 0 ends in a failure: ") ||
+		!strings.HasSuffix(r.Warning, "not found. Next: "+cause.HiddenNext) {
+		t.Errorf("got %s with the warning %q, %v; want Succeeded, the failure, and what to do", r.Verdict, r.Warning, err)
+	}
+	if r.Training == nil || r.Training.LauncherWhy != "it was found out" {
+		t.Errorf("got %+v, want why the launcher was chosen", r.Training)
+	}
+}
+
 // TestTeardownTwice tears down an environment in which a rank has failed, from start to end, twice.
 func TestTeardownTwice(t *testing.T) {
 	known, agents := live(t)
@@ -561,19 +588,26 @@ func TestAttempts(t *testing.T) {
 	})
 	curve := &metrics.Curve{First: 21, Points: []metrics.Point{{Step: 30}}}
 	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &cause.Culprit{}, Curve: curve}
-	addAttempts(&r, statuses)
+	addAttempts(&r, statuses, &earlier[0])
 	want := append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed",
 		Message: "rank 0 on node 0", Node: new(0), Rank: new(0), Checkpoint: "step-20", First: new(21.0), Last: new(30.0)})
 	if diff := cmp.Diff(want, r.Attempts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	r = receipt.Receipt{}
-	if addAttempts(&r, []agent.JobStatus{{}}); r.Attempts != nil {
+	if addAttempts(&r, []agent.JobStatus{{}}, nil); r.Attempts != nil {
 		t.Errorf("one attempt alone is listed: %+v", r.Attempts)
 	}
 	r.Curve = curve
-	if addAttempts(&r, []agent.JobStatus{{Node: 1, Spec: agent.JobSpec{Attempts: earlier}}}); r.Attempts[1].First != nil {
+	if addAttempts(&r, []agent.JobStatus{{Node: 1, Spec: agent.JobSpec{Attempts: earlier}}}, nil); r.Attempts[1].First != nil {
 		t.Errorf("attempt %+v has the steps of the one before, whose metrics node 0 has", r.Attempts[1])
+	}
+	r = receipt.Receipt{Reason: fail.DiskFull, Message: "no space left"}
+	addAttempts(&r, statuses, &agent.Attempt{Attempt: 2, Reason: fail.NodeLost})
+	want = append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Reason: fail.NodeLost},
+		agent.Attempt{Attempt: 3, Reason: fail.DiskFull, Message: "no space left"})
+	if diff := cmp.Diff(want, r.Attempts); diff != "" {
+		t.Errorf("an attempt that no node has started (-want +got):\n%s", diff)
 	}
 }
 

@@ -38,6 +38,9 @@ func (t *Training) noteRecord(ctx context.Context) {
 		p.Training = receipt.TrainingOf(spec)
 		p.Record = &receipt.Record{Folder: path.Join(agent.Runs, t.ID), Claims: claims}
 		p.Tree, p.Attempt, p.Order = string(spec.Tree), spec.Attempt(), spec.Order
+		if n := len(spec.Attempts); n > 0 {
+			p.Failed = &spec.Attempts[n-1]
+		}
 	})
 }
 

@@ -162,16 +162,20 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 	}
 	t.warnOfFiles(result.Statuses)
 	if err == nil {
-		ranks, first := len(set)*t.Spec.RanksOfNode(), result.Statuses[0]
-		files := ""
-		if first.Work != "" {
-			files = ", and files at relative paths are in " + first.Work
-		}
-		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. On the nodes, the record is %s%s.", humanize.Count(ranks, "rank"), first.Record,
-			files))
+		t.Log.Info(done(len(set)*t.Spec.RanksOfNode(), result.Statuses))
 		err = t.meant(result.Statuses)
 	}
 	return result, err
+}
+
+// done describes a training whose ranks all exited with 0, and where its files are.
+func done(ranks int, statuses []agent.JobStatus) string {
+	files := ""
+	if work := agent.WorkOf(statuses); work != "" {
+		files = ", and files at relative paths are in " + work
+	}
+	return fmt.Sprintf("Training done: %s exited with 0. On the nodes, the record is %s%s.", humanize.Count(ranks, "rank"), statuses[0].Record,
+		files)
 }
 
 // warnOfFiles names what the script has written where no run keeps it, or where it may not be whole: torch reports no error for a small
@@ -350,7 +354,11 @@ func withDeepSpeed(config string, args []string, takes script.Arguments) []strin
 	const enable = "--deepspeed"
 	enabled := slices.ContainsFunc(args, func(arg string) bool { return arg == enable || strings.HasPrefix(arg, enable+"=") })
 	given := []string{"--deepspeed_config", config}
-	switch declares := takes.Added != "" || takes.Config != ""; {
+	underscore := takes.Added != "" || takes.Config != ""
+	if !underscore && takes.DashConfig != "" {
+		given[0] = "--deepspeed-config"
+	}
+	switch declares := underscore || takes.DashConfig != ""; {
 	case !declares && (takes.Trainer != "" || takes.Switch != ""):
 		if given[0] = enable; enabled {
 			return args

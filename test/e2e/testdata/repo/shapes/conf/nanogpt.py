@@ -1,0 +1,1 @@
+max_iters = 7

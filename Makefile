@@ -394,14 +394,14 @@ bench-local: bin/mlenv ## compare runs on this machine with torchrun, by the tor
 
 .PHONY: bench-resume
 bench-resume: bin/mlenv bin/layouts/bin/accelerate ## stop and kill a Trainer of transformers under mlenv run --local and under torchrun (needs PyPI once); BENCH_FLAGS=-update writes test/bench/results
-	PATH="$(CURDIR)/bin/layouts/bin:$$PATH" go test -tags e2e -run='^$$' -timeout=0 ./test/bench $(BENCH_FLAGS) -benchtime=$(BENCH_RUNS)x -bench=Resume
+	PATH="$(CURDIR)/bin/layouts/bin:$$PATH" go test -tags e2e -run='^$$' -timeout=0 ./test/bench $(BENCH_FLAGS) -benchtime=$(BENCH_RUNS)x -bench='Resume$$'
 
 .PHONY: bench-peers
 bench-peers: BENCH_RUNS := 5
 bench-peers: UP_FLAGS := --peers
 bench-peers: MORE_PACKAGES := rsync
-bench-peers: cluster ## compare with Kubeflow Trainer, MPI Operator and other ways to copy files, on the local cluster; BENCH_FLAGS=-update writes test/bench/results
-	$(BENCH)='Peers|Sync'
+bench-peers: cluster ## compare with Kubeflow Trainer, MPI Operator and other ways to copy files, on the local cluster (needs PyPI); BENCH_FLAGS=-update writes test/bench/results
+	$(BENCH)='Peers|Sync|ResumeOnCluster'
 
 BENCH_SCALE = go test -run='^$$' -timeout=0 ./test/bench/scale $(BENCH_FLAGS) -benchtime=1x -bench
 

@@ -182,9 +182,9 @@ func (ns *namespace) teardown(ctx context.Context, name string) error {
 }
 
 // sync fetches the repository and copies it to the nodes.
-func (ns *namespace) sync(ctx context.Context, name string) error {
-	_, err := ns.step(ctx, "sync-repo", "--name="+name, "--repo-url=https://"+gitServer+"/"+ns.name+".git", "--ca-file="+stateDir+
-		"/pki/ca.crt")
+func (ns *namespace) sync(ctx context.Context, name string, args ...string) error {
+	_, err := ns.step(ctx, "sync-repo", append([]string{"--name=" + name, "--repo-url=https://" + gitServer + "/" + ns.name + ".git",
+		"--ca-file=" + stateDir + "/pki/ca.crt"}, args...)...)
 	return err
 }
 

@@ -100,12 +100,19 @@ func (p *project) run(ctx context.Context, number string) error {
 	return nil
 }
 
-// BenchmarkPeers trains with the steps, Kubeflow Trainer and MPI Operator in turns: the same script, image and nodes.
-func BenchmarkPeers(b *testing.B) {
-	ctx, ns := b.Context(), installed(b)
+// withPeers is installed on a cluster that has the peers.
+func withPeers(b *testing.B) *namespace {
+	b.Helper()
+	ns := installed(b)
 	if !strings.HasPrefix(ns.training, peersImage) {
 		b.Fatal("the local cluster has no peers; add them first: bin/localcluster up --peers")
 	}
+	return ns
+}
+
+// BenchmarkPeers trains with the steps, Kubeflow Trainer and MPI Operator in turns: the same script, image and nodes.
+func BenchmarkPeers(b *testing.B) {
+	ctx, ns := b.Context(), withPeers(b)
 	_, err := ns.kubectl(ctx, "create", "configmap", "train", "--from-file=test/bench/testdata/train.py")
 	check(b, err)
 	projects := []*project{

@@ -81,7 +81,7 @@ func compared(values, other []float64) string {
 		return "never"
 	}
 	text := fmt.Sprintf("%s (%s to %s)", number(median(values)), number(slices.Min(values)), number(slices.Max(values)))
-	if &values[0] != &other[0] {
+	if len(other) > 0 && &values[0] != &other[0] {
 		text += fmt.Sprintf(", %s x", number(median(values)/median(other)))
 	}
 	return text

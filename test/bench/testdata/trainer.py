@@ -9,6 +9,9 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 
+began = time.time()
+
+
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -22,7 +25,8 @@ class Model(torch.nn.Module):
 class Notes(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         with open(os.environ["STEPS"], "a") as file:
-            file.write(json.dumps({"rank": args.process_index, "pid": os.getpid(), "step": state.global_step, "time": time.time()}) + "\n")
+            done = {"rank": args.process_index, "pid": os.getpid(), "began": began, "step": state.global_step, "time": time.time()}
+            file.write(json.dumps(done) + "\n")
 
 
 rows = [{"x": torch.randn(8)} for _ in range(4096)]

@@ -25,6 +25,7 @@ _EVERY, _LOSSES = 1.0, 0.1  # seconds between two lines of metrics, and if a fra
 _note = None
 _best = len(_SOURCES)
 _line, _unwritten, _written = {}, False, 0.0
+_loss = None  # the last one that the script has logged, maybe a tensor, which is read for a line that is written
 _done = {}  # steps of this attempt, by who counts them
 _before = 0  # steps of the checkpoint that the script has loaded, as far as its name tells
 
@@ -81,8 +82,10 @@ def _report(source=None, step=None, steps=None, loss=None, bar=None):
 
 
 def _flush():
-    global _unwritten, _written
+    global _unwritten, _written, _loss
     if _unwritten and "step" in _line and not mlenv._reports:
+        if _loss is not None:
+            _line["loss"], _loss = _loss.item() if hasattr(_loss, "item") else _loss, None
         _written, _unwritten = time.monotonic(), False
         mlenv._write(_line)
         _line.pop("bar", None)
@@ -460,13 +463,14 @@ _OTHER = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 @_quiet
 def _logged(*values):
     """Takes the loss of the training from what a script logs: a dictionary of values, or else a name and a value."""
+    global _loss, _unwritten
     named = next((value for value in values if isinstance(value, dict)), None)
     if named is None:
         named = {values[0]: values[1]}
     for name, value in named.items():
-        if _LOSS.search(str(name)) and not _OTHER.search(str(name)):
-            _report(loss=(lambda: value.item()) if hasattr(value, "item") else value)
-            return
+        if _LOSS.search(str(name)) and not _OTHER.search(str(name)) and _rank() == 0:
+            _loss, _unwritten = value.detach() if hasattr(value, "detach") else value, True
+            return _report()
 
 
 def _shows_loss(owner, method):

@@ -78,7 +78,7 @@ from . import data_loader
 
 class Accelerator:
     project_dir, num_processes, _save_model_state_pre_hook, _optimizers = ".", 1, {}, []
-    def log(self, values): pass
+    def log(self, values, step=None): pass
     def save_state(self, output_dir=None, safe_serialization=True):
         os.makedirs(output_dir)
         open(output_dir + "/random_states_0.pkl", "w")
@@ -272,6 +272,10 @@ func TestFrameworks(t *testing.T) {
 		"accelerate that has loaded another training": {script: accelerated(4, `"x_%d" % (step // 2)`, 5),
 			files: map[string]string{"out/step_4/random_states_0.pkl": ""}, env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",
 			last: "source=torch.optim step=4"},
+		"accelerate that logs a tensor": {script: "from accelerate import Accelerator\nfrom torch.optim.optimizer import Optimizer\n" +
+			"class Tensor:\n    detach, item = lambda self: self, lambda self: 0.5\n" +
+			"for step in range(3):\n    Optimizer().step()\n    Accelerator().log({'train_loss': Tensor(), 'eval_loss': 9}, step=step)\n",
+			last: "loss=0.5 source=torch.optim step=3"},
 		"accelerate that logs nothing": {script: "from accelerate import Accelerator\nAccelerator().log({})\nprint('logged')\n",
 			ends: "logged\n"},
 		"accelerate that has loaded": {script: accelerated(4, `"step_%d" % step`, 5),

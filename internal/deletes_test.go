@@ -85,7 +85,7 @@ var deletions = []deletion{
 	{"source/tree/landing.go:Landing.removeParts", "parts of contents", "it has not been written to for an hour",
 		"source/tree.TestLandingRemovesOldParts"},
 	{"source/git/git.go:empty", "what a failed Fetch wrote", "the folder was empty before", "source/git.TestFetchNeedsAnEmptyFolder"},
-	{"claimfile/claimfile.go:RemoveAll", "what the other rows say", "both paths are absolute, and one is below the other, also through links",
+	{"claimfile/claimfile.go:RemoveAll claimfile/claimfile.go:RemoveFolder", "what the other rows say", "both paths are absolute, and one is below the other, also through links",
 		"claimfile.TestRemoveAll"},
 	{`agent/server/job.go:job.leaveNothing agent/treestore/receive.go:Store.Receive agent/treestore/work.go:Store.lay
 agent/venv/venv.go:install cli/runs/folder.go:packedFolder.remove cli/runs/local.go:runOptions.localSource
@@ -124,7 +124,7 @@ func TestDeletes(t *testing.T) {
 					switch called := types.ExprString(call.Fun); called[strings.LastIndex(called, ".")+1:] {
 					case "Delete", "DeleteCollection":
 						found[site] = found[site] || len(call.Args) > 1 && called != "slices.Delete"
-					case "RemoveAll":
+					case "RemoveAll", "RemoveFolder":
 						found[site] = true
 					case "Remove", "removeFile":
 						single[site] = true

@@ -85,8 +85,8 @@ var deletions = []deletion{
 	{"source/tree/landing.go:Landing.removeParts", "parts of contents", "it has not been written to for an hour",
 		"source/tree.TestLandingRemovesOldParts"},
 	{"source/git/git.go:empty", "what a failed Fetch wrote", "the folder was empty before", "source/git.TestFetchNeedsAnEmptyFolder"},
-	{"claimfile/claimfile.go:RemoveAll claimfile/claimfile.go:RemoveFolder", "what the other rows say", "both paths are absolute, and one is below the other, also through links",
-		"claimfile.TestRemoveAll"},
+	{"claimfile/claimfile.go:RemoveAll claimfile/claimfile.go:RemoveFolder", "what the other rows say",
+		"both paths are absolute, and one is below the other, also through links", "claimfile.TestRemoveAll"},
 	{`agent/server/job.go:job.leaveNothing agent/treestore/receive.go:Store.Receive agent/treestore/work.go:Store.lay
 agent/venv/venv.go:install cli/runs/folder.go:packedFolder.remove cli/runs/local.go:runOptions.localSource
 cli/setup/stepsimage.go:stepsImage.build steps/syncrepo/run.go:Run source/git/folder.go:Folder.Close source/git/git.go:Fetch

@@ -179,6 +179,12 @@ def _places(folder):
     return {os.path.abspath(os.path.join(work, folder)) for work in works}
 
 
+def _resumable_in(folder):
+    """Returns what _resumable does before the first step, if it lies in this folder of the script."""
+    places = _places(folder)
+    return None if _done else _resumable(lambda path: os.path.abspath(path.parent) in places)
+
+
 def _mark(path):
     path = pathlib.Path(path)
     return path.with_name(path.name + ".not-resumed")
@@ -406,10 +412,7 @@ def _deepspeed(module):
             folders[id(self)] = folder
             self._mlenv_saves = lambda: save(self, folder)
 
-    @_quiet
-    def resume(folder):
-        places = _places(folder)
-        return None if _done else _resumable(lambda path: os.path.abspath(path.parent) in places)
+    resume = _quiet(_resumable_in)
 
     @functools.wraps(forward)
     def forwards(self, *args, **kwargs):
@@ -515,8 +518,7 @@ def _accelerate(module):
 
     @_quiet
     def resume(self):
-        places = _places(os.path.join(self.project_dir, "checkpoints"))
-        return None if _done else _resumable(lambda path: os.path.abspath(path.parent) in places)
+        return _resumable_in(os.path.join(self.project_dir, "checkpoints"))
 
     def all_saved():
         """Reports whether every rank saves, and only accelerate does: a step later, the last checkpoint has no other files."""
@@ -545,7 +547,7 @@ def _accelerate(module):
     @functools.wraps(load)
     def load_state(self, input_dir=None, *args, **kwargs):
         found = resume(self) if input_dir is None else None  # accelerate would take the last one, whole or not
-        result = _resume(found, lambda: load(self, found or input_dir, *args, **kwargs)) if found else load(self, input_dir, *args, **kwargs)
+        result = _resume(found, lambda: load(self, found, *args, **kwargs)) if found else load(self, input_dir, *args, **kwargs)
         if input_dir is not None:
             loaded_from(self, input_dir)
         return result

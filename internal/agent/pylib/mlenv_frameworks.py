@@ -179,10 +179,10 @@ def _places(folder):
     return {os.path.abspath(os.path.join(work, folder)) for work in works}
 
 
-def _resumable_in(folder):
-    """Returns what _resumable does before the first step, if it lies in this folder of the script."""
+def _resumable_in(folder, source):
+    """Returns what _resumable does before the first step that the source counts, if it lies in this folder of the script."""
     places = _places(folder)
-    return None if _done else _resumable(lambda path: os.path.abspath(path.parent) in places)
+    return None if _done.get(source) else _resumable(lambda path: os.path.abspath(path.parent) in places)
 
 
 def _mark(path):
@@ -435,7 +435,7 @@ def _deepspeed(module):
     def loads(self, load_dir, *args, **kwargs):
         result = load(self, load_dir, *args, **kwargs)
         if not args and not kwargs:
-            found = result[0] is None and resume(load_dir)
+            found = result[0] is None and resume(load_dir, "DeepSpeed")  # its FP16_Optimizer steps when it is made
             if found:
                 result = _resume(found, lambda: load(self, os.path.dirname(found), os.path.basename(found)))
             loaded_from(self, load_dir, *result)
@@ -518,7 +518,7 @@ def _accelerate(module):
 
     @_quiet
     def resume(self):
-        return _resumable_in(os.path.join(self.project_dir, "checkpoints"))
+        return _resumable_in(os.path.join(self.project_dir, "checkpoints"), "torch.optim")
 
     def all_saved():
         """Reports whether every rank saves, and only accelerate does: a step later, the last checkpoint has no other files."""

@@ -248,7 +248,7 @@ func TestStepComesBackInSecondAttempt(t *testing.T) {
 	training, out, agents := newRestartable(t, 2, `echo $MLENV_ATTEMPT >> starts; echo "attempt $MLENV_ATTEMPT"
 [ $MLENV_ATTEMPT = 2 ] || exit 3
 while [ ! -e go ]; do sleep 0.02; done`)
-	deadline := training.Spec.Deadline
+	deadline, read := training.Spec.Deadline, journalOf(t, training)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { _, err := training.attempts(ctx); ended <- err }()
@@ -262,6 +262,9 @@ while [ ! -e go ]; do sleep 0.02; done`)
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the interrupted step returned %v, want Canceled", err)
+	}
+	if failed := read().Entries[0].Failed; failed == nil || failed.Attempt != 1 || failed.Reason != fail.RankFailed {
+		t.Errorf("the journal has attempt %+v, want the first, RankFailed", failed)
 	}
 	for _, node := range agents {
 		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "go"), nil, 0o644); err != nil {

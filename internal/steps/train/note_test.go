@@ -17,13 +17,27 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
+// journalOf gives a training the journal of a run, and returns what reads it.
+func journalOf(t *testing.T, training *Training) (read func() receipt.Journal) {
+	t.Helper()
+	training.Clients.Tekton = tektonfake.NewSimpleClientset()
+	of := run.Flags{Name: "run", UID: "uid", Task: "train"}
+	training.journal = receipt.NewWriter(t.Context(), training.Clients, slog.New(slog.DiscardHandler), of, "env")
+	return func() receipt.Journal {
+		t.Helper()
+		m, err := receipt.ReadJournal(t.Context(), training.Clients.Kube, "ns", "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+}
+
 // Ranks save at SIGTERM. The receipt of a training that was stopped has that checkpoint, not the one of the last look, as has the advice.
 func TestStopNotesTheCheckpoint(t *testing.T) {
 	training, _, agents := newRestartable(t, 0, "")
-	training.Clients.Tekton = tektonfake.NewSimpleClientset()
-	of := run.Flags{Name: "run", UID: "uid", Task: "train"}
 	training.noteCheckpoint(t.Context()) // of no run: nothing to write
-	training.journal = receipt.NewWriter(t.Context(), training.Clients, slog.New(slog.DiscardHandler), of, "env")
+	read := journalOf(t, training)
 	training.newest.Store(new("/workspace/checkpoints/run/step-1"))
 	advised := func(want string) {
 		t.Helper()
@@ -44,8 +58,7 @@ func TestStopNotesTheCheckpoint(t *testing.T) {
 		}
 	}
 	advised("from step-2")
-	m, err := receipt.ReadJournal(t.Context(), training.Clients.Kube, "ns", "run")
-	if err != nil || m.Progress == nil || m.Progress.Checkpoint != "/workspace/checkpoints/run/step-2" {
-		t.Errorf("got progress %+v, %v; want the checkpoint step-2", m.Progress, err)
+	if got := read().Progress; got == nil || got.Checkpoint != "/workspace/checkpoints/run/step-2" {
+		t.Errorf("got progress %+v, want the checkpoint step-2", got)
 	}
 }

@@ -112,7 +112,7 @@ func (r *RankStatus) Confine(rank, local, node int) {
 	}
 	r.Quiet = max(0, r.Quiet)
 	r.Exit.confine()
-	r.Tail = shortLines(r.Tail)
+	r.Tail, r.Unhooked = shortLines(r.Tail), shorten(r.Unhooked)
 	if r.TailFile = shorten(r.TailFile); !filepath.IsLocal(r.TailFile) {
 		r.TailFile = ""
 	}

@@ -49,6 +49,7 @@ func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
 	if j != nil && !j.isOver() {
 		j.addQuiet(&status)
 		j.addRendezvous(&status)
+		addUnhooked(&status)
 		status.RankSeconds = rankSeconds(j.dir.Metrics())
 	}
 	return answer(w, status)

@@ -171,13 +171,14 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(
 	if t.Spec.DebugRank != nil {
 		return // a rank that waits for its debugger is silent
 	}
-	w, m := silenceWatch{timeout: t.HangTimeout}, meeting{}
+	w, m, toldUnhooked := silenceWatch{timeout: t.HangTimeout}, meeting{}, false
 	_ = wait.PollUntilContextCancel(ctx, t.HangTimeout.every(), false, func(ctx context.Context) (over bool, err error) {
 		statuses, quiet, ok := t.silence(ctx)
 		if !ok || slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return !s.Stopping.IsZero() }) {
 			return false, nil // ranks that save may be silent, and have their own bound
 		}
 		t.watchRendezvous(ctx, &m, statuses, time.Now())
+		toldUnhooked = toldUnhooked || t.warnUnhooked(statuses)
 		bound := w.bound(t.Spec, quiet, shown, statuses[0].Started)
 		means, now, worker := w.look(statuses, quiet, bound, func() ([]agent.RankActivity, bool) { return t.activities(ctx) })
 		if means == goesOn || ctx.Err() != nil {
@@ -202,6 +203,21 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, send func(
 		t.Log.Warn(text, "event", "hang", "quietSeconds", quiet.Seconds())
 		return false, nil
 	})
+}
+
+// warnUnhooked warns of a rank whose Python the hook does not reach, and reports whether there is one.
+func (t *Training) warnUnhooked(statuses []agent.JobStatus) bool {
+	for _, status := range statuses {
+		for _, rank := range status.Ranks {
+			if rank.Unhooked != "" {
+				t.Log.Warn(fmt.Sprintf("Rank %d on node %d started a Python with PYTHONPATH=%s, without the folder that ranks get: its steps are "+
+					"not shown, and it does not save when it is stopped. Next: add :$PYTHONPATH where the script sets the variable.", rank.Rank,
+					rank.Node, rank.Unhooked))
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // silence returns how long no rank has printed or measured anything. ok is false if a node does not answer, or no node runs: whether

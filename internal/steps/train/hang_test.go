@@ -15,6 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/notify"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // TestHang: rank 1 loads data forever, and rank 0 waits for it.
@@ -269,5 +270,42 @@ func TestLastOutput(t *testing.T) {
 	got := lastOutput(statuses)
 	if !strings.HasPrefix(got, "rank 19 19m0s ago, rank 18 ") || !strings.HasSuffix(got, "rank 12 12m0s ago, 12 more later") {
 		t.Errorf("got %s: want the longest silent first, and eight of them", got)
+	}
+}
+
+// TestUnhooked: node 0's script replaces PYTHONPATH for the Python that it starts, node 1's adds to it.
+func TestUnhooked(t *testing.T) {
+	training, out, agents := newTraining(t, `#!/bin/bash
+echo x > libtorch_python.so
+[ $NODE_RANK = 0 ] && path=. || path=.:$PYTHONPATH
+PYTHONPATH=$path python3 -c '
+import mmap, time
+file = open("libtorch_python.so")
+torch = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+open("loaded", "w")
+time.sleep(1000)'
+exit 1 # a shell would exec its last program`)
+	training.Spec.RanksPerNode = 1
+	if _, err := training.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer training.stop(t.Context(), agent.Stop{Reason: "the test is over"})
+	loaded := func(node *agenttest.Node) bool {
+		_, err := os.Stat(filepath.Join(node.Config.Paths.Workspace, "loaded"))
+		return err == nil
+	}
+	for !loaded(agents[0]) || !loaded(agents[1]) {
+		statuses, _, _ := training.silence(t.Context())
+		if slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return s.State != agent.Running }) {
+			t.Fatalf("a node's training is over: %+v", statuses)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	statuses, _, _ := training.silence(t.Context())
+	if !training.warnUnhooked(statuses) || !strings.Contains(out.String(), "Rank 0 on node 0 started a Python with PYTHONPATH=., without ") {
+		t.Errorf("log %q, want that rank 0 lacks the hook", out)
+	}
+	if training.warnUnhooked(statuses[1:]) {
+		t.Errorf("node 1 has %+v, want that the hook reaches its Python", statuses[1].Ranks)
 	}
 }

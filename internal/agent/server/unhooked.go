@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// addUnhooked adds to the status which live ranks have a Python with torch that package pylib does not reach. It changes a copy of the ranks.
+// addUnhooked adds to the status which live ranks have a Python with torch that package pylib does not reach. It copies the ranks.
 func addUnhooked(status *agent.JobStatus) {
 	if status.Spec.NoHook {
 		return

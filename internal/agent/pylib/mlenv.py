@@ -325,7 +325,7 @@ def _look(folder, found):
             mark = folder / "latest"
             if not mark.is_file() or mark.lstat().st_mtime < _modified(path):
                 continue
-        unfinished = folder / (path.name.removesuffix(".ckpt") + "-unfinished")  # NeMo
+        unfinished = folder / (re.sub(r"\.ckpt$", "", path.name) + "-unfinished")  # NeMo
         if format and (unfinished.exists() or _OF_MODEL_RANK.match(folder.name)):
             continue
         if format == "torch" and path.name in _PARTS:

@@ -189,7 +189,7 @@ _WATCHED = {
 
 
 def _start():
-    if os.environ.get("MLENV_HOOK") == "none" or not os.environ.get("MLENV_ERRORS"):
+    if sys.version_info < (3, 7) or os.environ.get("MLENV_HOOK") == "none" or not os.environ.get("MLENV_ERRORS"):
         return
     _errors()
     sys.meta_path.insert(0, _Watch(_WATCHED))
@@ -199,4 +199,5 @@ try:
     _start()
 except Exception:
     _note("starting")
-_chain()  # its errors are printed by Python's site module, as without this one
+if sys.version_info >= (3,):
+    _chain()  # its errors are printed by Python's site module, as without this one

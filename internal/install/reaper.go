@@ -60,8 +60,8 @@ func silent(clients *kube.Clients, job *batchv1.CronJob) time.Duration {
 	return clients.Now().Sub(last.Time)
 }
 
-// reaper releases abandoned and idle environments, outside all runs and with its own rights: it reads the state of holders, and can
-// delete only Leases.
+// reaper releases abandoned and idle environments, outside all runs and with its own rights: it reads the state of holders, can delete
+// only Leases, and change only TaskRuns and receipts.
 func (r Request) reaper() []runtime.Object {
 	job := cronjob.Job{
 		Name: reaperName, Namespace: r.Namespace, Labels: Labels(NamespacePart),
@@ -79,8 +79,8 @@ func (r Request) reaper() []runtime.Object {
 	return append(job.Account(
 		policyRule("coordination.k8s.io", "leases")("get", "list", "delete"),
 		policyRule("tekton.dev", "pipelineruns")("get"),
-		// For the receipt of a run that wrote none.
-		policyRule("tekton.dev", "taskruns")("list"),
+		// For the receipt of a run that wrote none, and to annotate one whose pod Tekton has lost.
+		policyRule("tekton.dev", "taskruns")("list", "patch"),
 		// To wait for the run's steps and the nodes to end, and to find the nodes of a person's environment.
 		policyRule("", "pods")("list", "watch"),
 		policyRule("apps", "statefulsets")("list", "watch"),

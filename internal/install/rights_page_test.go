@@ -84,7 +84,7 @@ func TestRightsPageIsCurrent(t *testing.T) {
 		{"reaper", rulesOf(t, installed, "mlenv-reaper"), map[string]string{
 			"leases":       "who holds an environment; deleting the Lease releases it",
 			"pipelineruns": "whether the holder is still running",
-			"taskruns":     "the content of a receipt that the run did not write",
+			"taskruns":     "the content of a receipt that the run did not write; an annotation for a step whose pod Tekton has lost",
 			"pods":         "whether a step of the run is left; the training pods, which it asks for their last use",
 			"statefulsets": "how many pods an environment has, and whether they are gone",
 			"configmaps":   "receipts, and the certificate with which it asks for the last use",

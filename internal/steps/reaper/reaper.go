@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reaper releases the abandoned and the idle environments of a namespace. It runs every minute outside all
-// runs, so that no failure of a run can stop it.
+// Package reaper releases the abandoned and the idle environments of a namespace, and has Tekton start pods of steps again that it has
+// lost. It runs every minute outside all runs, so that no failure of a run can stop it.
 package reaper
 
 import (
@@ -102,7 +102,11 @@ func (r *reaper) pass(ctx context.Context) error {
 		works = append(works, func() error { return r.release(ctx, each) })
 	}
 	for _, each := range live {
-		works = append(works, func() error { return r.idle(ctx, each) })
+		care := r.idle
+		if lease.HolderOf(each).Run {
+			care = r.wake
+		}
+		works = append(works, func() error { return care(ctx, each) })
 	}
 	return errors.Join(append(problems, parallel.Map(works, func(work func() error) error { return work() })...)...)
 }

@@ -105,8 +105,8 @@ func chaos(u trainer) {
 	}
 	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", nodes, "    enabled: false\n", trusts))
 	u.smallClaim("ml-dev-workspace", "2g") // so that it can be filled
-	// The training has to outlast what does not stop it.
-	u.struck(number, 250*time.Millisecond, append(blows, diskFull))
+	// The training has to outlast what does not stop it: above all, a minute until the reaper makes Tekton start the pod of a step again.
+	u.struck(number, 400*time.Millisecond, append(blows, diskFull))
 }
 
 // blowsThere strike a training on the cluster.

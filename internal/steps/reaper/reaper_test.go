@@ -412,10 +412,8 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 					tc.pod.CreationTimestamp = metav1.NewTime(ended.Add(tc.created))
 					known = append(known, tc.pod)
 				}
-				running := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train",
-					Labels:          map[string]string{run.Label: "name-of-run", "tekton.dev/pipelineTask": "train"},
-					OwnerReferences: []metav1.OwnerReference{{UID: "run"}}}}
-				r, client, log := newReaper(known, []runtime.Object{pipelineRun("run"), running})
+				held := pipelineRun("run")
+				r, client, log := newReaper(known, []runtime.Object{held, taskOf(held, "")})
 				begun := receipt.Start{Run: "name-of-run", Namespace: "ns", RunUID: "run", Environment: "env"}
 				failure := receipt.Entry{Task: "train", Status: run.Failed, Final: true, Reason: fail.NodeLost, Message: "node 1 is gone",
 					Started: ended.Add(-9 * time.Minute), Ended: ended}

@@ -15,6 +15,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
+// taskOf returns the task train of a run, for which Tekton has created a pod.
+func taskOf(of *v1.PipelineRun, pod string) *v1.TaskRun {
+	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train",
+		Labels:          map[string]string{run.Label: of.Name, "tekton.dev/pipelineTask": "train"},
+		OwnerReferences: []metav1.OwnerReference{{UID: of.UID}}}}
+	task.Status.PodName = pod
+	return task
+}
+
 // Tekton looks again at a step whose pod it has lost, and at no other.
 func TestWake(t *testing.T) {
 	const name = "name-of-run"
@@ -37,12 +46,12 @@ func TestWake(t *testing.T) {
 			if tc.pod != nil {
 				known = append(known, tc.pod)
 			}
-			task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train", Labels: map[string]string{run.Label: name},
-				OwnerReferences: []metav1.OwnerReference{{UID: "run"}}}}
-			if task.Status.PodName = tc.began; tc.ended {
+			of := pipelineRun("run")
+			task := taskOf(of, tc.began)
+			if tc.ended {
 				task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionTrue})
 			}
-			r, _, log := newReaper(known, []runtime.Object{pipelineRun("run"), task})
+			r, _, log := newReaper(known, []runtime.Object{of, task})
 			r.dryRun = tc.dryRun
 			if err := r.pass(t.Context()); err != nil {
 				t.Fatal(err)

@@ -305,7 +305,8 @@ func (c *chaosTraining) output() string {
 	return c.printed(c.log())
 }
 
-var printedStep = regexp.MustCompile(`attempt \d+ step (\d+)\n`)
+// printedStep is a step that was done, or with which the attempt began.
+var printedStep = regexp.MustCompile(`attempt \d+ (?:continues after )?step (\d+)\n`)
 
 // lastStep returns the last step of an output, 0 for none.
 func lastStep(output string) (last int) {

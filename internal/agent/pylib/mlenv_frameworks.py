@@ -56,9 +56,10 @@ def _quiet(function):
 
 
 def _counts(source):
-    """Reports whether the source counts the steps: none that is better does."""
-    global _best
-    _best = min(_best, _SOURCES.index(source))
+    """Reports whether the source counts the steps: none that is better does. The first line of a better one is written at once."""
+    global _best, _written
+    if _SOURCES.index(source) < _best:
+        _best, _written = _SOURCES.index(source), 0.0
     return _SOURCES[_best] == source
 
 
@@ -620,7 +621,7 @@ def _optimizer(module):
             if first[0]() is None:
                 first[0] = weakref.ref(optimizer)
             _step("torch.optim")
-            if _done["torch.optim"] == 1:
+            if _counts("torch.optim") and _done["torch.optim"] == 1:
                 _written = time.monotonic()  # not the first step at once: the script may count its steps itself, and report after this
             _report("torch.optim", _before + _done["torch.optim"])
 

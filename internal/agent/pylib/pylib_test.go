@@ -244,7 +244,7 @@ func TestFrameworks(t *testing.T) {
 		"DeepSpeed in another folder": {script: "from torch.optim.optimizer import Optimizer\nOptimizer().step()\n" +
 			engine("engine.load_checkpoint('out')", "", 9), ends: "loaded\nstep 7\nstep 8\n",
 			files: map[string]string{"a1/out/global_step6/zero_pp_rank_0_mp_rank_00_optim_states.pt": ""}, env: []string{"MLENV_EARLIER_WORK=a1",
-				"MLENV_RESUME_FROM=first", "MLENV_LAST_CHECKPOINT=a1/out/global_step6"}, last: "source=DeepSpeed step=8"},
+				"MLENV_RESUME_FROM=first", "MLENV_LAST_CHECKPOINT=a1/out/global_step6"}, last: "loss=0.5 source=DeepSpeed step=8"},
 		"DeepSpeed with tags": {script: engine("", "f'step-{step:03}'", 3), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 3\n",
 			last: "loss=0.5 source=DeepSpeed step=4", left: "out/step-004"},
 		"DeepSpeed with tags that are no steps": {script: engine("", "step // 2", 5), env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 8\n",

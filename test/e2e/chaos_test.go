@@ -104,6 +104,7 @@ func chaos(u trainer) {
 		nodes, blows = nodes+"\n  queue: team-a", append(blows, preempted)
 	}
 	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", nodes, "    enabled: false\n", trusts))
+	u.suspendReaper(false)                 // install suspends it
 	u.smallClaim("ml-dev-workspace", "2g") // so that it can be filled
 	// The training has to outlast what does not stop it: above all, a minute until the reaper makes Tekton start the pod of a step again.
 	u.struck(number, 400*time.Millisecond, append(blows, diskFull))

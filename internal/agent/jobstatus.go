@@ -149,7 +149,7 @@ type RankStatus struct {
 	// Rendezvous is how far a live rank is on its way to the job's rendezvous, or whether an ended one was seen there. It comes
 	// in the same answers as Quiet.
 	Rendezvous Rendezvous `json:"rendezvous,omitempty"`
-	// Unhooked is the PYTHONPATH, or "nothing", of a Python with torch below a live rank that package pylib does not reach, because the
+	// Unhooked is the PYTHONPATH, or "nothing", of a Python with torch of a live rank that package pylib does not reach, because the
 	// program has replaced the variable; "" if there is none. It comes in the same answers as Quiet.
 	Unhooked string `json:"unhooked,omitempty"`
 	// Tail are its last lines of output.

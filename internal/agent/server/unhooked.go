@@ -21,18 +21,23 @@ func addUnhooked(status *agent.JobStatus) {
 	status.Ranks = slices.Clone(status.Ranks)
 	for i := range status.Ranks {
 		if rank := &status.Ranks[i]; rank.Ended.IsZero() && rank.PID != 0 {
-			rank.Unhooked = unhookedBelow(all, rank.PID)
+			rank.Unhooked = unhookedOf(all, rank.PID)
 		}
 	}
 }
 
-// unhookedBelow returns the PYTHONPATH, or "nothing", of a process below the rank that has torch and lacks the folder that the rank's
-// begins with; "" if there is none. Scripts set PYTHONPATH=. for what they start, as they need it elsewhere.
-func unhookedBelow(all []process, rank int) string {
-	ours, _, _ := strings.Cut(pythonPath(rank), ":")
-	for pid := range descendants(all, rank) {
+// unhookedOf returns the PYTHONPATH, or "nothing", of a process of the rank that has torch and lacks the folder that its shim's begins
+// with; "" if there is none. Scripts set PYTHONPATH=. for what they start, as they need it elsewhere.
+func unhookedOf(all []process, rank int) string {
+	at := slices.IndexFunc(all, func(p process) bool { return p.pid == rank })
+	if at < 0 {
+		return ""
+	}
+	shim := all[at].parent
+	ours, _, _ := strings.Cut(pythonPath(shim), ":")
+	for pid := range descendants(all, shim) {
 		theirs := pythonPath(pid)
-		if slices.Contains(strings.Split(theirs, ":"), ours) {
+		if ours == "" || slices.Contains(strings.Split(theirs, ":"), ours) {
 			continue
 		}
 		if mapped, _ := os.ReadFile(procPath(pid, "maps")); bytes.Contains(mapped, []byte("/libtorch_python.")) {

@@ -273,12 +273,12 @@ func TestLastOutput(t *testing.T) {
 	}
 }
 
-// TestUnhooked: node 0's script replaces PYTHONPATH for the Python that it starts, node 1's adds to it.
+// TestUnhooked: node 0's script replaces PYTHONPATH for the Python that it becomes, node 1's adds to it for one that it starts.
 func TestUnhooked(t *testing.T) {
 	training, out, agents := newTraining(t, `#!/bin/bash
 echo x > libtorch_python.so
-[ $NODE_RANK = 0 ] && path=. || path=.:$PYTHONPATH
-PYTHONPATH=$path python3 -c '
+[ $NODE_RANK = 0 ] && path=. become=exec || path=.:$PYTHONPATH
+PYTHONPATH=$path $become python3 -c '
 import mmap, time
 file = open("libtorch_python.so")
 torch = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)

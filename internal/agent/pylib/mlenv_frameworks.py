@@ -621,7 +621,7 @@ def _optimizer(module):
             if first[0]() is None:
                 first[0] = weakref.ref(optimizer)
             _step("torch.optim")
-            if _counts("torch.optim") and _done["torch.optim"] == 1:
+            if _done["torch.optim"] == 1 and _counts("torch.optim"):
                 _written = time.monotonic()  # not the first step at once: the script may count its steps itself, and report after this
             _report("torch.optim", _before + _done["torch.optim"])
 

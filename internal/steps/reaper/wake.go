@@ -36,10 +36,11 @@ func (r *reaper) wake(ctx context.Context, l *coordinationv1.Lease) error {
 		if task.Status != run.Running || task.Pod == "" {
 			continue
 		}
-		r.log.Info(fmt.Sprintf("Task %s of %s has no pod: Tekton is told to look again.", task.Task, holder))
 		if r.dryRun {
+			r.log.Info(fmt.Sprintf("Task %s of %s has no pod: Tekton would be told to look again.", task.Task, holder))
 			continue
 		}
+		r.log.Info(fmt.Sprintf("Task %s of %s has no pod: Tekton is told to look again.", task.Task, holder))
 		change := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, woken, r.now().UTC().Format(time.RFC3339))
 		_, err := r.clients.Tekton.TektonV1().TaskRuns(l.Namespace).Patch(ctx, task.Name, types.MergePatchType, change, metav1.PatchOptions{})
 		if err != nil {

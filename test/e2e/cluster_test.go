@@ -60,7 +60,7 @@ func TestCluster(t *testing.T) {
 		t.Run("up after Ctrl-C and after a reboot", interruptedUp)
 	}
 	// First, because later nothing is as new as on a newcomer's machine. The demo completes the cluster itself.
-	localcluster(t, "up", "--tekton=false", "--tkn=false", "--networks=false", "--training-image=false")
+	localcluster(t, append([]string{"up"}, bare...)...)
 	t.Run("demo", demo)
 	localcluster(t, "up", "--triggers")
 	t.Logf("up took %s, with the demo", time.Since(start).Round(time.Second))

@@ -92,7 +92,7 @@ func kill(pid int) error {
 // interruptUp runs up, interrupts it after the stage, and returns its output.
 func interruptUp(t *testing.T, stage string) string {
 	t.Helper()
-	cmd := exec.Command(localclusterProgram(t), "up")
+	cmd := exec.Command(localclusterProgram(t), append([]string{"up"}, bare...)...)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

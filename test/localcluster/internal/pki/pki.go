@@ -108,7 +108,7 @@ func ServiceAccountKey(path string) error {
 }
 
 // WriteKubeconfig writes a kubeconfig for the user of the pair. It embeds the
-// certificates, so that the file can be copied alone.
+// certificates, so that the file can be copied alone. A program that reads an existing one meanwhile finds it whole.
 func (a *Authority) WriteKubeconfig(path, server string, pair Pair) error {
 	var contents [3][]byte
 	for i, file := range []string{a.CertPath(), pair.Key, pair.Cert} {
@@ -120,5 +120,8 @@ func (a *Authority) WriteKubeconfig(path, server string, pair Pair) error {
 	const name = "localcluster"
 	c := kubeconfig.CreateWithCerts(server, name, name, contents[0], contents[1], contents[2])
 	c.Contexts[c.CurrentContext].Namespace = "default"
-	return kubeconfig.WriteToDisk(path, c)
+	if err := kubeconfig.WriteToDisk(path+".new", c); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }

@@ -71,3 +71,32 @@ func TestServiceAccountKeyIsKept(t *testing.T) {
 		t.Errorf("%d public keys, %v; want one", len(keys), err)
 	}
 }
+
+// A second up writes the kubeconfig while other programs use the cluster.
+func TestKubeconfigIsReplacedWhole(t *testing.T) {
+	dir := t.TempDir()
+	authority, err := Open(dir, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := authority.Issue(Request{File: "client", User: "client"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "kubeconfig")
+	var files [2]os.FileInfo
+	for i := range files {
+		if err := authority.WriteKubeconfig(path, "https://10.0.0.1", pair); err != nil {
+			t.Fatal(err)
+		}
+		if files[i], err = os.Stat(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if os.SameFile(files[0], files[1]) {
+		t.Error("the second kubeconfig was written over the first one, want a file in its place: a reader would see a part of it")
+	}
+	if mode := files[1].Mode().Perm(); mode != 0o600 {
+		t.Errorf("the kubeconfig has mode %o, want 600", mode)
+	}
+}

@@ -249,7 +249,11 @@ func (c Cause) Symptom() string {
 	if how != "failed" {
 		how += ", want exit code 0"
 	}
-	return InTree(how + describe(c.Rank))
+	said := describe(c.Rank)
+	if said == "" && c.Known && c.Rank.TailFile == "" {
+		said = lastLine(c.Rank, c.Rank.Tail)
+	}
+	return InTree(how + said)
 }
 
 // NodeFault returns the words of the rank if they show a fault of its Kubernetes node, "" if they do not.
@@ -336,7 +340,11 @@ func (c Cause) Err(job Job) error {
 			next = "name the script as a module, -m PACKAGE.MODULE, or " + next
 		}
 	case c.Rank.Exit.Code == notFound && lastLineOf(c.Rank) != "":
-		next = "use an image that has the program, or name its path; the whole log: " + next
+		where := "use an image that has the program"
+		if here {
+			where = "install the program"
+		}
+		next = where + ", or name its path; the whole log: " + next
 	case c.Left != nil:
 		said.WriteString("; " + c.Leaving())
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))

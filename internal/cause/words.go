@@ -100,18 +100,39 @@ var launcherEnd = regexp.MustCompile(`exits with return code = -?\d+$`)
 
 // lastLineOf returns the line with which the program of a rank gave up, "" for none.
 func lastLineOf(rank agent.RankStatus) string {
-	pattern := gaveUp[rank.Exit.Code]
-	if rank.Exit.Signal != "" {
-		return ""
-	}
-	for _, pattern := range []*regexp.Regexp{pattern, launcherEnd} {
-		for _, line := range slices.Backward(rank.Tail) {
-			if pattern != nil && pattern.MatchString(line) {
-				return strings.TrimSpace(line)
-			}
+	return cmp.Or(lastMatch(rank, gaveUp[rank.Exit.Code]), lastMatch(rank, launcherEnd))
+}
+
+// lastMatch returns the last line that matches, of a rank that exited; "" for none.
+func lastMatch(rank agent.RankStatus, pattern *regexp.Regexp) string {
+	for _, line := range slices.Backward(rank.Tail) {
+		if pattern != nil && rank.Exit.Signal == "" && pattern.MatchString(line) {
+			return strings.TrimSpace(line)
 		}
 	}
 	return ""
+}
+
+// lastLine returns the last of these lines of a rank that was not stopped, after a semicolon, but for what libraries log; "" for none.
+func lastLine(rank agent.RankStatus, lines []string) string {
+	const most = 300
+	for _, line := range slices.Backward(lines) {
+		if !rank.Stopped && !logged.MatchString(line) {
+			return "; its last line: " + humanize.OneLine(pyerror.Unprefixed(line), most)
+		}
+	}
+	return ""
+}
+
+// afterError returns the lines after those of an error that was only printed: the rank may have gone on, and given up later.
+func afterError(rank agent.RankStatus) []string {
+	p, lines := rank.Python, rank.Tail
+	for i, line := range slices.Backward(lines) {
+		if strings.Contains(line, p.Type) || strings.HasPrefix(line, " ") || slices.Contains(p.Traceback, line) {
+			return lines[i+1:]
+		}
+	}
+	return nil
 }
 
 // firstGroup returns the first group of a match, "" for none.
@@ -126,7 +147,7 @@ func firstGroup(match []string) string {
 // exited as an uncaught error does: the lines belong to its message.
 func endedByError(rank agent.RankStatus) bool {
 	p := rank.Python
-	return p != nil && (rank.Exit.Code == 1 && !rank.Stopped || len(rank.Tail) == 0 ||
+	return p != nil && (p.Uncaught || lastMatch(rank, gaveUp[rank.Exit.Code]) == "") && (rank.Exit.Code == 1 && !rank.Stopped || len(rank.Tail) == 0 ||
 		slices.ContainsFunc(rank.Tail, func(line string) bool { return strings.Contains(line, p.Type) }))
 }
 
@@ -207,6 +228,9 @@ func originOf(rank agent.RankStatus) origin {
 		return consequence
 	}
 	last := originOfError(p.Type, errorText(p))
+	if last == own && rank.Stopped && !p.Uncaught { // it may have handled the error
+		return doubtful
+	}
 	if last == own && waitsInLibrary(p) {
 		return consequence
 	}
@@ -333,6 +357,9 @@ func describe(rank agent.RankStatus) string {
 	}
 	if p.First != "" {
 		words += ", which began with " + p.First
+	}
+	if !p.Uncaught && !pyerror.OfParent(p) {
+		words += lastLine(rank, afterError(rank))
 	}
 	return ": " + words
 }

@@ -134,24 +134,61 @@ func TestGaveUp(t *testing.T) {
 	}{
 		{2, []string{"usage: train.py [-h] [--lr LR]", "train.py: error: unrecognized arguments: --local_rank=0"},
 			"exited with 2, want exit code 0: train.py: error: unrecognized arguments: --local_rank=0",
-			"auto, the default, passes that argument only"},
+			"launcher torchrun, which does not pass that argument"},
 		{2, []string{"usage: python -m pkg.train [-h]", "python -m pkg.train: error: argument --lr: invalid float value: 'x'"},
 			"exited with 2, want exit code 0: python -m pkg.train: error: argument --lr: invalid float value: 'x'", "mlenv logs"},
 		{2, []string{"Usage: train.py [OPTIONS]", "", "Error: No such option: --local_rank"},
-			"exited with 2, want exit code 0: Error: No such option: --local_rank", "auto, the default, passes that argument only"},
+			"exited with 2, want exit code 0: Error: No such option: --local_rank", "launcher torchrun, which does not pass that argument"},
 		{127, []string{"train.sh: line 3: accelerate: command not found"},
 			"exited with 127, want exit code 0: train.sh: line 3: accelerate: command not found", "use an image that has the program"},
 		{127, []string{"train.sh: 3: accelerate: not found"},
 			"exited with 127, want exit code 0: train.sh: 3: accelerate: not found", "use an image that has the program"},
-		{1, []string{"train.py: error: not the parser's exit code"}, "exited with 1, want exit code 0", "mlenv logs"},
+		{1, []string{"train.py: error: not the parser's exit code"},
+			"exited with 1, want exit code 0; its last line: train.py: error: not the parser's exit code", "mlenv logs"},
+		{1, []string{"step 40", "no checkpoint in ./ckpt", "[W1125 10:18:00.0 ProcessGroupNCCL.cpp:1557] a warning"},
+			"exited with 1, want exit code 0; its last line: no checkpoint in ./ckpt", "mlenv logs"},
 	} {
 		c := Cause{Rank: agent.RankStatus{Exit: agent.Exit{Code: tc.code}, Tail: tc.tail}, Known: true}
 		if got := c.Symptom(); got != tc.want {
 			t.Errorf("got %q, want %q", got, tc.want)
 		}
-		if next := fail.NextOf(c.Err(Job{Run: "run-1"})); !strings.Contains(next, tc.next) {
+		if next := fail.NextOf(c.Err(Job{Run: "run-1", Namespace: "ns"})); !strings.Contains(next, tc.next) {
 			t.Errorf("%q: next is %q, want %q", tc.tail, next, tc.next)
 		}
+	}
+}
+
+// TestHandled: a program may have handled the error whose traceback it printed or logged.
+func TestHandled(t *testing.T) {
+	const title, frame, end = "Traceback (most recent call last):", `  File "/w/train.py", line 3, in <module>`, "ImportError: no apex"
+	handled := &agent.PythonError{Type: "ImportError", Message: "no apex", File: "train.py", Line: 3, Traceback: []string{title, frame, end}}
+	for _, tc := range []struct {
+		name string
+		code int
+		tail []string
+		want string
+	}{
+		{"it gave up later", 1, []string{title, frame, end, "falling back", "batch size 7 is odd"},
+			"exited with 1, want exit code 0: ImportError: no apex (train.py:3); its last line: batch size 7 is odd"},
+		{"its parser gave up", 2, []string{title, frame, end, "usage: train.py [-h]", "train.py: error: batch size 7 is odd"},
+			"exited with 2, want exit code 0: train.py: error: batch size 7 is odd"},
+		{"nothing follows", 1, []string{title, frame, end}, "exited with 1, want exit code 0: ImportError: no apex (train.py:3)"},
+	} {
+		c := Cause{Rank: agent.RankStatus{Exit: agent.Exit{Code: tc.code}, Tail: tc.tail, Python: handled}, Known: true}
+		if got := c.Symptom(); got != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+	stopped := agent.RankStatus{Ended: time.Unix(1e9, 0), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Python: handled,
+		Tail: []string{title, frame, end, "step 1"}}
+	failed := agent.RankStatus{Rank: 1, Ended: time.Unix(1e9+1, 0), Exit: agent.Exit{Code: 3}}
+	if found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{stopped, failed}}}); found.Rank.Rank != 1 {
+		t.Errorf("a rank that was stopped is blamed for an error that it had handled: found rank %d, want 1", found.Rank.Rank)
+	}
+	uncaught := *handled
+	uncaught.Uncaught, stopped.Python = true, &uncaught
+	if found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{stopped, failed}}}); found.Rank.Rank != 0 {
+		t.Errorf("found rank %d, want 0, whose error came first", found.Rank.Rank)
 	}
 }
 

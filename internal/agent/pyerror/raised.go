@@ -63,7 +63,7 @@ func (r Raised) Error() *agent.PythonError {
 
 func (e Exception) error() *agent.PythonError {
 	p := &agent.PythonError{Type: e.Type}
-	if lines := SplitLines([]byte(e.Message)); len(lines) > 0 {
+	if lines := SplitLines([]byte(strings.TrimSpace(e.Message))); len(lines) > 0 {
 		p.Message = lines[0]
 		if words := NCCLWords(lines[1:]); words != "" {
 			p.Message += "; " + words

@@ -31,6 +31,8 @@ const (
 	HookVariable = "MLENV_HOOK"
 	// ErrorsVariable is the folder into which it writes errors.
 	ErrorsVariable = "MLENV_ERRORS"
+	// AutoVariable is set for ranks of launcher auto: to the process that started the rank, whose parser gets --local_rank if it takes that.
+	AutoVariable = "MLENV_AUTO_LAUNCHER"
 )
 
 // Write puts the modules into a folder.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs at the start of every Python of a node's jobs, because mlenv-agent puts this folder into PYTHONPATH.
 
-It records the error that ends a rank, and watches the imports of frameworks that mlenv_frameworks.py knows. MLENV_HOOK=none switches
-that off. Before the script does, it imports nothing that Python has not imported for itself. What goes wrong here never ends a training.
+It records the error that ends a rank, gives the parser of its arguments --local_rank, and watches the imports of frameworks that
+mlenv_frameworks.py knows. MLENV_HOOK=none switches that off. Before the script does, it imports nothing that Python has not imported for
+itself. What goes wrong here never ends a training.
 """
 
 import os
@@ -132,6 +133,35 @@ def _logging(module):
     module.Logger.handle = handles
 
 
+def _arguments(module):
+    """Gives the rank's own parser --local_rank=N if it takes that, and takes it away if it does not: launcher auto has only read the script."""
+    parse, within = module.ArgumentParser.parse_known_args, []
+    ours = "--local_rank=" + os.environ.get("LOCAL_RANK", "0")
+
+    def completed(parser, given):
+        options = parser._option_string_actions
+        takes = [name for name in ("--local_rank", "--local-rank") if getattr(options.get(name), "nargs", 0) != 0]
+        args = [text for text in given if text != ours]
+        if takes and not any(text.split("=")[0] in takes for text in args):
+            args.insert(0, takes[0] + ours[len("--local_rank") :])
+        return args
+
+    def parses(self, args=None, *others, **named):
+        try:
+            given = sys.argv[1:] if args is None else args
+            if within or list(given) == sys.argv[1:]:  # a subparser's, or the command line
+                args = completed(self, given)
+        except Exception:
+            _note("completing arguments")
+        within.append(True)
+        try:
+            return parse(self, args, *others, **named)
+        finally:
+            within.pop()
+
+    module.ArgumentParser.parse_known_args = parses
+
+
 class _Watch:
     """A finder of modules that finds those of _WATCHED as others do, and changes each one after it was loaded."""
 
@@ -155,8 +185,8 @@ class _Watch:
         def exec_module(module):
             load(module)
             try:
-                if spec.name == "logging":
-                    return _logging(module)
+                if spec.name in _OURS:
+                    return _OURS[spec.name](module)
                 import mlenv_frameworks
 
                 mlenv_frameworks.loaded(module, self.watched[spec.name], _note)
@@ -170,9 +200,9 @@ class _Watch:
             _note("watching " + spec.name)
 
 
-# Modules, and the functions of mlenv_frameworks.py that change them.
+# Modules, and the functions that change them: of this file, and of mlenv_frameworks.py.
+_OURS = {"logging": _logging}
 _WATCHED = {
-    "logging": "logging",
     "transformers.trainer": "trainer",
     "lightning.pytorch.trainer.trainer": "lightning",
     "pytorch_lightning.trainer.trainer": "lightning",
@@ -192,7 +222,9 @@ def _start():
     if sys.version_info < (3, 7) or os.environ.get("MLENV_HOOK") == "none" or not os.environ.get("MLENV_ERRORS"):
         return
     _errors()
-    sys.meta_path.insert(0, _Watch(_WATCHED))
+    if os.environ.get("MLENV_AUTO_LAUNCHER") == str(os.getppid()):
+        _OURS["argparse"] = _arguments
+    sys.meta_path.insert(0, _Watch(dict(_WATCHED, **_OURS)))
 
 
 try:

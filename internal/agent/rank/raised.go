@@ -88,7 +88,11 @@ func (s *shim) readError(path string) *agent.PythonError {
 		return nil
 	}
 	p := raised.Error()
-	if p != nil && raised.Time == 0 { // it was found when Python exited
+	if p == nil {
+		return nil
+	}
+	p.Uncaught = !strings.HasSuffix(path, "-logged.json")
+	if raised.Time == 0 { // it was found when Python exited
 		p.Seen = cmp.Or(s.output.tracebackSeen(), s.status.Ended)
 	}
 	return p

@@ -76,6 +76,8 @@ func TestRaised(t *testing.T) {
 		"a hook that the script has replaced, and an exit that waits": {files: map[string]string{
 			"a.py": silent + "import atexit, time\natexit.register(time.sleep, 0.2)\n1 / 0\n"},
 			want: "ZeroDivisionError: division by zero (a.py:5) first "},
+		"a message that begins with an empty line": {files: map[string]string{"a.py": silent + "raise ValueError('\\n\\nno such\\n  key')\n"},
+			want: "ValueError: no such (a.py:3) first "},
 		"another sitecustomize": {files: map[string]string{"sitecustomize.py": "raise KeyError('x')\n", "a.py": "1 / 0\n"}, want: divided},
 		"an error that is no string": {files: map[string]string{
 			"a.py": silent + "class E(Exception):\n  def __str__(self): raise OSError\nraise E\n"}},

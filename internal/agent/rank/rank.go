@@ -158,6 +158,9 @@ func (s *shim) start(command []string, pipe *os.File) (*exec.Cmd, error) {
 	process := exec.Command(command[0], command[1:]...)
 	process.Stdout, process.Stderr = pipe, pipe
 	process.Env = append(os.Environ(), pylib.ErrorsVariable+"="+s.dir.Errors(s.status.Rank))
+	if os.Getenv(pylib.AutoVariable) != "" {
+		process.Env = append(process.Env, pylib.AutoVariable+"="+strconv.Itoa(os.Getpid()))
+	}
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// Before the process starts, because an agent that sees it may send signals to its shim.
 	signals := make(chan os.Signal, 8)

@@ -63,6 +63,9 @@ func (c Config) planLaunch(id string, spec agent.JobSpec, folder jobFolder, reco
 	if spec.NoHook {
 		l.env[pylib.HookVariable] = pylib.None
 	}
+	if spec.LauncherWhy != "" {
+		l.env[pylib.AutoVariable] = "shim"
+	}
 	deepSpeed := spec.Launcher == agent.DeepSpeed || spec.Launcher == agent.DeepSpeedLauncher
 	if given := spec.Env[agent.CUDADevices]; deepSpeed && given != "" && len(c.devicesOf(spec)) < spec.RanksPerNode {
 		return l, fail.Becausef(fail.InvalidInput, "starting the job: %s=%s names fewer GPUs than a node has ranks, which are %d",

@@ -36,7 +36,7 @@ const (
 )
 
 var (
-	comment = regexp.MustCompile(`(?m)^\s*#.*$`)
+	comment = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
 	// declared matches an argument of argparse, or an option of click, by one of its names.
 	declared = `\b(?:add_argument|option)\(\s*(?:["'][^"'\n]*["']\s*,\s*)*["']%s["']`
 	places   = []struct {

@@ -113,11 +113,12 @@ func lastMatch(rank agent.RankStatus, pattern *regexp.Regexp) string {
 	return ""
 }
 
-// lastLine returns the last of these lines of a rank that was not stopped, after a semicolon, but for what libraries log; "" for none.
+// lastLine returns the last of these lines of a rank that was not stopped, after a semicolon, but for what libraries log; "" for none. What a
+// rank prints before another process kills it is no cause.
 func lastLine(rank agent.RankStatus, lines []string) string {
 	const most = 300
 	for _, line := range slices.Backward(lines) {
-		if !rank.Stopped && !logged.MatchString(line) {
+		if !rank.Stopped && rank.Exit.Signal != "SIGKILL" && !logged.MatchString(line) {
 			return "; its last line: " + humanize.OneLine(pyerror.Unprefixed(line), most)
 		}
 	}
@@ -147,8 +148,11 @@ func firstGroup(match []string) string {
 // exited as an uncaught error does: the lines belong to its message.
 func endedByError(rank agent.RankStatus) bool {
 	p := rank.Python
-	return p != nil && (p.Uncaught || lastMatch(rank, gaveUp[rank.Exit.Code]) == "") && (rank.Exit.Code == 1 && !rank.Stopped || len(rank.Tail) == 0 ||
-		slices.ContainsFunc(rank.Tail, func(line string) bool { return strings.Contains(line, p.Type) }))
+	if p == nil || !p.Uncaught && lastMatch(rank, gaveUp[rank.Exit.Code]) != "" {
+		return false
+	}
+	return rank.Exit.Code == 1 && !rank.Stopped || len(rank.Tail) == 0 ||
+		slices.ContainsFunc(rank.Tail, func(line string) bool { return strings.Contains(line, p.Type) })
 }
 
 func errorText(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }

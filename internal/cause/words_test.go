@@ -147,8 +147,12 @@ func TestGaveUp(t *testing.T) {
 			"exited with 1, want exit code 0; its last line: train.py: error: not the parser's exit code", "mlenv logs"},
 		{1, []string{"step 40", "no checkpoint in ./ckpt", "[W1125 10:18:00.0 ProcessGroupNCCL.cpp:1557] a warning"},
 			"exited with 1, want exit code 0; its last line: no checkpoint in ./ckpt", "mlenv logs"},
+		{-1, []string{"step 40"}, "was ended by SIGKILL, want exit code 0", "mlenv logs"},
 	} {
 		c := Cause{Rank: agent.RankStatus{Exit: agent.Exit{Code: tc.code}, Tail: tc.tail}, Known: true}
+		if tc.code < 0 {
+			c.Rank.Exit.Signal = "SIGKILL"
+		}
 		if got := c.Symptom(); got != tc.want {
 			t.Errorf("got %q, want %q", got, tc.want)
 		}

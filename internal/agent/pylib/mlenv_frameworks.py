@@ -161,11 +161,15 @@ def _say(text):
 
 
 def _resumable(wanted):
-    """Returns the path of the checkpoint with which this attempt continues, None for none. wanted tells whether it is the framework's."""
+    """Returns the path of the checkpoint with which this attempt continues, None for none. wanted returns True if it is the framework's, else
+    False or, for the log, why not."""
     if not os.environ.get("MLENV_LAST_CHECKPOINT") and not os.environ.get("MLENV_RESUME_FROM"):
         return None
     path = mlenv.last_checkpoint()
-    if path is None or not wanted(path):
+    fits = path is not None and wanted(path)
+    if fits is not True:
+        if fits:
+            _say("not resuming from %s, because %s" % (path, fits))
         return None
     if _mark(path).exists():
         _say("not resuming from %s, because that failed before; deleting %s lets it be tried again" % (path, _mark(path)))
@@ -191,16 +195,21 @@ def _mark(path):
     return path.with_name(path.name + ".not-resumed")
 
 
+def _trained():
+    return {source: steps for source, steps in _done.items() if source != "torch.optim"}
+
+
 _LOADS = re.compile(r"_?(load|restore|resume)")
 
 
 def _resume(found, train):
     """Calls train. If a framework fails to load the checkpoint, as one that its version cannot read, the next attempt starts over, as it
     would do without ml-dev-env."""
+    before = _trained()
     try:
         return train()
     except Exception as error:
-        if found and not _done.keys() - {"torch.optim"} and "OutOfMemory" not in type(error).__name__:
+        if found and _trained() == before and "OutOfMemory" not in type(error).__name__:
             trace, names = error.__traceback__, []
             while trace is not None:
                 if trace.tb_frame.f_code.co_filename != __file__:
@@ -246,6 +255,7 @@ def _trainer(module):
             if not self.stopped and not getattr(args, "enable_jit_checkpoint", False) and _counts("transformers") and _stop():
                 control.should_save = control.should_training_stop = self.stopped = True
                 control.should_evaluate = False  # there is no time for that, nor at the end of the epoch
+                vars(args)["save_only_model"] = False
                 _say("saving after step %d, because the training is being stopped" % state.global_step)
 
         @_quiet
@@ -254,12 +264,19 @@ def _trainer(module):
                 control.should_save = control.should_evaluate = False
 
         @_quiet
+        def on_save(self, args, state, control, **_):
+            saved = pathlib.Path(args.output_dir, "checkpoint-%d" % state.global_step)
+            if os.environ.get("LOCAL_RANK", "0") == "0" and saved.is_dir() and (len(trained) > 1 or (saved / ORDINAL).exists()):
+                (saved / ORDINAL).write_text(str(len(trained)))
+
+        @_quiet
         def on_log(self, args, state, control, logs=None, **_):
             _report("transformers", state.global_step, getattr(state, "max_steps", None), (logs or {}).get("loss"))
 
     _callbacks[module.__name__] = Mlenv
     init, train = module.Trainer.__init__, module.Trainer.train
-    trained = []  # a checkpoint is the first one's: others begin with what it has made
+    trained = []  # of several, each continues only from a checkpoint of its own, which has the number of all but the first
+    ORDINAL = "ml-dev-env-train"
 
     @_quiet
     def add(trainer):
@@ -268,8 +285,19 @@ def _trainer(module):
 
     @_quiet
     def resume(trainer):
-        places = _places(trainer.args.output_dir)
-        return _resumable(lambda path: (path / "trainer_state.json").is_file() and os.path.abspath(path.parent) in places)
+        args = trainer.args
+
+        def wanted(path):
+            if not (path / "trainer_state.json").is_file():
+                return False
+            if os.path.abspath(path.parent) not in _places(args.output_dir):
+                return "the output_dir is %s" % args.output_dir
+            if getattr(args, "save_only_model", False) and not [*path.glob("optimizer*"), *path.glob("global_step*")]:
+                return "it has no optimizer, due to save_only_model"
+            ordinal = path / ORDINAL
+            return int(ordinal.read_text() if ordinal.exists() else 1) == len(trained)
+
+        return _resumable(wanted)
 
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
@@ -278,9 +306,9 @@ def _trainer(module):
 
     @functools.wraps(train)
     def trains(self, *args, **kwargs):
-        found, first = None, not trained
+        found = None
         trained.append(True)
-        if first and not args and kwargs.get("resume_from_checkpoint") is None:
+        if not args and kwargs.get("resume_from_checkpoint") is None:
             found = resume(self)
             if found:
                 kwargs["resume_from_checkpoint"] = found
@@ -311,11 +339,16 @@ def _lightning(module):
         def stops(self, trainer, outputs):
             _step("Lightning")
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-            _report("Lightning", trainer.global_step,
-                    lambda: trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches,
-                    lambda: loss.item() if hasattr(loss, "item") else None)
+            automatic = pl_module.automatic_optimization  # else global_step counts the steps of all optimizers
+
+            def steps():
+                return trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches if automatic else None
+
+            _report("Lightning", trainer.global_step, steps,
+                    lambda: loss.item() * (trainer.accumulate_grad_batches if automatic else 1) if hasattr(loss, "item") else None)
             own = signal.getsignal(signal.SIGTERM)  # Lightning's makes the training fail
-            return _counts("Lightning") and _stop([own] if type(own).__name__ == "_HandlersCompose" else [])
+            gathers = trainer.fit_loop.epoch_loop._should_accumulate()  # gradients, which no checkpoint has
+            return not gathers and _counts("Lightning") and _stop([own] if type(own).__name__ == "_HandlersCompose" else [])
 
         @_quiet
         def save(self, trainer):
@@ -326,19 +359,27 @@ def _lightning(module):
     _callbacks[module.__name__] = Mlenv
     init, fit = module.Trainer.__init__, module.Trainer.fit
     fitted = []
+    SECOND = ".ml-dev-env-second-fit"  # what is saved after it was written is not the first fit's
 
     def stopped():
         return "stopped-" if len(fitted) < 2 else "stopped-%d-" % len(fitted)  # of several fits, which one was stopped
 
     @_quiet
     def add(trainer):
-        trainer.callbacks.insert(0, Mlenv())
+        trainer.callbacks.append(Mlenv())  # the others have seen the step when it saves
 
     @_quiet
     def resume():
-        mark = stopped() + "step="
-        return _resumable(lambda path: path.name.startswith(mark) or
-                          len(fitted) == 1 and path.suffix == ".ckpt" and not path.name.startswith("stopped-"))
+        if len(fitted) == 2 and os.environ.get("LOCAL_RANK", "0") == "0":
+            pathlib.Path(SECOND).touch()
+
+        def wanted(path):
+            if path.name.startswith("stopped-"):
+                return path.name.startswith(stopped() + "step=")
+            marks = filter(os.path.exists, _places(SECOND))
+            return len(fitted) == 1 and path.suffix == ".ckpt" and all(path.stat().st_mtime < os.stat(mark).st_mtime for mark in marks)
+
+        return _resumable(wanted)
 
     @_quiet
     def chosen(trainer):

@@ -21,6 +21,7 @@ class TrainerCallback:
     def on_train_begin(self, *a, **k): pass
     def on_step_end(self, *a, **k): pass
     def on_log(self, *a, **k): pass
+    def on_save(self, *a, **k): pass
 `,
 	"transformers/trainer.py": `
 import os, types
@@ -59,6 +60,7 @@ class Trainer:
             call("on_log", logs={"loss": 1 / state.global_step})
             if control.should_save:
                 os.makedirs(os.path.join(self.args.output_dir, "checkpoint-%d" % state.global_step))
+                call("on_save")
         return "trained"
 `,
 	"torch/__init__.py":       "__version__ = '2.6'\n",
@@ -210,6 +212,18 @@ func TestFrameworks(t *testing.T) {
 		"a second Trainer": {script: "from transformers.trainer import Trainer\nTrainer().train()\nprint(Trainer().train())\n",
 			files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}"}, env: []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"},
 			ends: "step 4\nstep 5\n" + allSteps + "trained\n", last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a second Trainer that is stopped": {script: "from transformers.trainer import Trainer\nTrainer().train()\n" +
+			"open('stop', 'w').write('{\"cause\": \"cancelled\", \"reason\": \"why\", \"until\": 9e9}')\nTrainer().train()\n",
+			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\nstep 1\n", last: "loss=1 source=transformers step=1 steps=5",
+			left: "out/checkpoint-1/ml-dev-env-train"},
+		"a checkpoint of a second Trainer": {script: "from transformers.trainer import Trainer\nTrainer().train()\nprint(Trainer().train())\n",
+			files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}", "out/checkpoint-3/ml-dev-env-train": "2"},
+			env:   []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"}, ends: allSteps + "step 4\nstep 5\ntrained\n",
+			last: "loss=0.2 source=transformers step=5 steps=5"},
+		"a checkpoint without an optimizer": {script: "from transformers.trainer import Trainer\ntrainer = Trainer()\n" +
+			"trainer.args.save_only_model = True\nprint(trainer.train())\n", files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}"},
+			env: []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"}, ends: allSteps + "trained\n",
+			last: "loss=0.2 source=transformers step=5 steps=5"},
 		"a pickled Trainer": {script: "import pickle\nfrom transformers.trainer import Trainer\n" +
 			"print(pickle.loads(pickle.dumps(Trainer())).train())\n", ends: "trained\n",
 			last: "loss=0.2 source=transformers step=5 steps=5"},

@@ -13,20 +13,24 @@ class Module(pl.LightningModule):
         self.net = chaos.net()
 
     def on_train_start(self):
-        chaos.continues(self.global_step)
+        self.last = self.global_step
+        chaos.continues(self.last)
 
     def training_step(self, _, __):
         return chaos.loss_of(self.net, chaos.batch(self.global_step + 1))
 
     def on_train_batch_end(self, *_):
-        chaos.stepped(self.global_step)
+        if self.global_step > self.last:  # else it only gathers gradients
+            self.last = self.global_step
+            chaos.stepped(self.last)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
 
 trainer = pl.Trainer(accelerator="cpu", devices=1, num_nodes=2, strategy="ddp", max_steps=chaos.STEPS, logger=False,
-                     enable_progress_bar=False, callbacks=[ModelCheckpoint("checkpoints", every_n_train_steps=chaos.EVERY, save_top_k=-1)])
+                     accumulate_grad_batches=2, enable_progress_bar=False,
+                     callbacks=[ModelCheckpoint("checkpoints", every_n_train_steps=chaos.EVERY, save_top_k=-1)])
 module = Module()
 trainer.fit(module, torch.utils.data.DataLoader(range(4096), batch_size=1))
 chaos.ended(module)

@@ -249,11 +249,7 @@ func (c Cause) Symptom() string {
 	if how != "failed" {
 		how += ", want exit code 0"
 	}
-	said := describe(c.Rank)
-	if said == "" && c.Known && c.Rank.TailFile == "" {
-		said = lastLine(c.Rank, c.Rank.Tail)
-	}
-	return InTree(how + said)
+	return InTree(how + describe(c.Rank))
 }
 
 // NodeFault returns the words of the rank if they show a fault of its Kubernetes node, "" if they do not.
@@ -289,7 +285,7 @@ func (c Cause) Err(job Job) error {
 		fmt.Fprintf(&said, "training: the others waited for rank %d on node %d, which %s; rank %d on node %d %s%s",
 			c.Rank.Rank, c.Rank.Node, how, w.Rank, w.Node, Describe(w.Exit), describe(*w))
 	} else {
-		fmt.Fprintf(&said, "training: rank %d on node %d %s", c.Rank.Rank, c.Rank.Node, c.Symptom())
+		fmt.Fprintf(&said, "training: rank %d on node %d %s%s", c.Rank.Rank, c.Rank.Node, c.Symptom(), c.lastLine())
 	}
 	words := ""
 	if c.Known {

@@ -113,27 +113,27 @@ func lastMatch(rank agent.RankStatus, pattern *regexp.Regexp) string {
 	return ""
 }
 
-// lastLine returns the last of these lines of a rank that was not stopped, after a semicolon, but for what libraries log; "" for none. What a
-// rank prints before another process kills it is no cause.
-func lastLine(rank agent.RankStatus, lines []string) string {
+// lastLine returns the last line of a rank that shows no error, or whose error was only printed: it may have handled that and given up
+// later. The line follows a semicolon; "" for none. What libraries log, or a rank prints before another process kills it, is no cause.
+func (c Cause) lastLine() string {
 	const most = 300
-	for _, line := range slices.Backward(lines) {
-		if !rank.Stopped && rank.Exit.Signal != "SIGKILL" && !logged.MatchString(line) {
-			return "; its last line: " + humanize.OneLine(pyerror.Unprefixed(line), most)
-		}
+	rank, lines := c.Rank, c.Rank.Tail
+	switch said := describe(rank); {
+	case !c.Known || rank.Stopped || rank.TailFile != "" || rank.Exit.Signal == "SIGKILL":
+		return ""
+	case said == "":
+	case !endedByError(rank) || rank.Python.Uncaught || pyerror.OfParent(rank.Python):
+		return ""
+	default:
+		p := rank.Python
+		lines = lines[1+pyerror.LastIndex(lines, func(line string) bool {
+			return strings.Contains(line, p.Type) || strings.HasPrefix(line, " ") || slices.Contains(p.Traceback, line)
+		}):]
+	}
+	if i := pyerror.LastIndex(lines, func(line string) bool { return !logged.MatchString(line) }); i >= 0 {
+		return "; its last line: " + humanize.OneLine(pyerror.Unprefixed(lines[i]), most)
 	}
 	return ""
-}
-
-// afterError returns the lines after those of an error that was only printed: the rank may have gone on, and given up later.
-func afterError(rank agent.RankStatus) []string {
-	p, lines := rank.Python, rank.Tail
-	for i, line := range slices.Backward(lines) {
-		if strings.Contains(line, p.Type) || strings.HasPrefix(line, " ") || slices.Contains(p.Traceback, line) {
-			return lines[i+1:]
-		}
-	}
-	return nil
 }
 
 // firstGroup returns the first group of a match, "" for none.
@@ -361,9 +361,6 @@ func describe(rank agent.RankStatus) string {
 	}
 	if p.First != "" {
 		words += ", which began with " + p.First
-	}
-	if !p.Uncaught && !pyerror.OfParent(p) {
-		words += lastLine(rank, afterError(rank))
 	}
 	return ": " + words
 }

@@ -153,10 +153,11 @@ func TestGaveUp(t *testing.T) {
 		if tc.code < 0 {
 			c.Rank.Exit.Signal = "SIGKILL"
 		}
-		if got := c.Symptom(); got != tc.want {
+		err := c.Err(Job{Run: "run-1", Namespace: "ns"})
+		if got := strings.TrimPrefix(err.Error(), "training: rank 0 on node 0 "); got != tc.want {
 			t.Errorf("got %q, want %q", got, tc.want)
 		}
-		if next := fail.NextOf(c.Err(Job{Run: "run-1", Namespace: "ns"})); !strings.Contains(next, tc.next) {
+		if next := fail.NextOf(err); !strings.Contains(next, tc.next) {
 			t.Errorf("%q: next is %q, want %q", tc.tail, next, tc.next)
 		}
 	}
@@ -179,7 +180,7 @@ func TestHandled(t *testing.T) {
 		{"nothing follows", 1, []string{title, frame, end}, "exited with 1, want exit code 0: ImportError: no apex (train.py:3)"},
 	} {
 		c := Cause{Rank: agent.RankStatus{Exit: agent.Exit{Code: tc.code}, Tail: tc.tail, Python: handled}, Known: true}
-		if got := c.Symptom(); got != tc.want {
+		if got := strings.TrimPrefix(c.Err(Job{}).Error(), "training: rank 0 on node 0 "); got != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
 		}
 	}

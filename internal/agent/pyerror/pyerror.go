@@ -146,7 +146,7 @@ func chainedBefore(lines []string, start int) int {
 	for ; i >= max(0, start-2-folded) && i < start-1 && text(i) != ""; i-- {
 		between = strings.TrimSpace(text(i) + " " + between)
 		if chained.MatchString(between) {
-			return last(lines[:i], isTitle)
+			return LastIndex(lines[:i], isTitle)
 		}
 	}
 	return -1
@@ -154,7 +154,7 @@ func chainedBefore(lines []string, start int) int {
 
 // lastPrimary returns the title of the last traceback, but of one that did not end the program only if there is no other; -1 for none.
 func lastPrimary(lines []string) int {
-	latest := last(lines, isTitle)
+	latest := LastIndex(lines, isTitle)
 	start := latest
 	for range most {
 		if start < 0 {
@@ -179,7 +179,7 @@ func lastPrimary(lines []string) int {
 		if ends {
 			return start
 		}
-		start = last(lines[:first], isTitle)
+		start = LastIndex(lines[:first], isTitle)
 	}
 	return latest
 }
@@ -228,8 +228,8 @@ func ofRoot(lines []string, facts string) []string {
 		named = named || byRank || byLocal
 		return other || otherLocal
 	})
-	for latest := last(own, isTitle); !named && latest > 0; latest = last(own, isTitle) {
-		earlier := last(own[:latest], isTitle)
+	for latest := LastIndex(own, isTitle); !named && latest > 0; latest = LastIndex(own, isTitle) {
+		earlier := LastIndex(own[:latest], isTitle)
 		if earlier < 0 {
 			break
 		}
@@ -242,8 +242,8 @@ func ofRoot(lines []string, facts string) []string {
 	return own
 }
 
-// last returns the index of the last line that matches, -1 for none.
-func last(lines []string, match func(string) bool) int {
+// LastIndex returns the index of the last line that matches, -1 for none.
+func LastIndex(lines []string, match func(string) bool) int {
 	for i, line := range slices.Backward(lines) {
 		if match(line) {
 			return i
@@ -374,7 +374,7 @@ var noise = regexp.MustCompile(
 // the main one.
 func Shorten(lines []string) []string {
 	lines = slices.DeleteFunc(shorten(lines), func(line string) bool { return noise.MatchString(Unprefixed(line)) })
-	start := last(lines, func(line string) bool { return strings.HasPrefix(line, "Fatal Python error: ") })
+	start := LastIndex(lines, func(line string) bool { return strings.HasPrefix(line, "Fatal Python error: ") })
 	if start < 0 {
 		return lines
 	}

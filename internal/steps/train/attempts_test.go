@@ -52,7 +52,7 @@ echo "attempt $MLENV_ATTEMPT of $MLENV_RUN"
 [ $NODE_RANK = 0 ] && echo '{"step":4,"steps":9}' >> "$MLENV_METRICS_FILE"
 [ $MLENV_ATTEMPT = 1 ] || exit 0
 [ $NODE_RANK = 0 ] && exec sleep 1000
-until grep -q . "$OTHER"; do sleep 0.02; done
+until grep -qs . "$OTHER"; do sleep 0.02; done
 exit 3`)
 	record := filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv", "runs", "job")
 	training.Spec.Env = map[string]string{"OTHER": filepath.Join(record, "metrics.jsonl")}
@@ -68,8 +68,8 @@ exit 3`)
 	}
 	for _, want := range []string{
 		"[1 -] attempt 1 of run\n", "[0 -] attempt 2 of run\n", "[1 -] attempt 2 of run\n",
-		"Attempt 1 failed at step 4: training: rank 1 on node 1 exited with 3, want exit code 0. Attempt 2 starts when all nodes answer; 1 " +
-			"restart left after it.",
+		"Attempt 1 failed at step 4: training: rank 1 on node 1 exited with 3, want exit code 0; its last line: attempt 1 of run. " +
+			"Attempt 2 starts when all nodes answer; 1 restart left after it.",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output %q, want %q in it", out, want)
@@ -87,7 +87,7 @@ exit 3`)
 		t.Errorf("attempt 1 took from %s to %s", got.Started, got.Ended)
 	}
 	got.Started, got.Ended = time.Time{}, time.Time{}
-	want := agent.Attempt{Attempt: 1, Reason: "RankFailed", Message: "training: rank 1 on node 1 exited with 3, want exit code 0",
+	want := agent.Attempt{Attempt: 1, Reason: "RankFailed", Message: "training: rank 1 on node 1 exited with 3, want exit code 0; its last line: attempt 1 of run",
 		Symptom: "exited with 3, want exit code 0", Rank: new(1), Node: new(1), First: new(4.0), Last: new(4.0),
 		StepTimes: &metrics.Curve{Lines: 1, First: 4, Points: []metrics.Point{{Step: 4}}}}
 	if diff := cmp.Diff(want, got); diff != "" {

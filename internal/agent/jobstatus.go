@@ -199,8 +199,8 @@ type PythonError struct {
 	File      string   `json:"file,omitempty"`
 	Line      int      `json:"line,omitempty"`
 	Traceback []string `json:"traceback,omitempty"`
-	// Uncaught: package pylib recorded that it ended its process. One that was only printed, or logged, may have been handled.
-	Uncaught bool `json:"uncaught,omitempty"`
+	// Handled: the program may have handled it, because it logged or printed it, and package pylib did not see it end the program.
+	Handled bool `json:"handled,omitempty"`
 	// InTree is the folder of the tree that has the module of a ModuleNotFoundError, "." for its top folder, "" for none.
 	InTree string `json:"inTree,omitempty"`
 }

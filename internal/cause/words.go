@@ -113,8 +113,7 @@ func lastMatch(rank agent.RankStatus, pattern *regexp.Regexp) string {
 	return ""
 }
 
-// lastLine returns the last line of a rank that shows no error, or whose error was only printed: it may have handled that and given up
-// later. The line follows a semicolon; "" for none. What libraries log, or a rank prints before another process kills it, is no cause.
+// lastLine returns the last line of a rank that shows no error, or that may have handled its error and given up later. The line follows a semicolon; "" for none. What libraries log, or a rank prints before another process kills it, is no cause.
 func (c Cause) lastLine() string {
 	const most = 300
 	rank, lines := c.Rank, c.Rank.Tail
@@ -122,7 +121,7 @@ func (c Cause) lastLine() string {
 	case !c.Known || rank.Stopped || rank.TailFile != "" || rank.Exit.Signal == "SIGKILL":
 		return ""
 	case said == "":
-	case !endedByError(rank) || rank.Python.Uncaught || pyerror.OfParent(rank.Python):
+	case !endedByError(rank) || !rank.Python.Handled:
 		return ""
 	default:
 		p := rank.Python
@@ -148,7 +147,7 @@ func firstGroup(match []string) string {
 // exited as an uncaught error does: the lines belong to its message.
 func endedByError(rank agent.RankStatus) bool {
 	p := rank.Python
-	if p == nil || !p.Uncaught && lastMatch(rank, gaveUp[rank.Exit.Code]) != "" {
+	if p == nil || p.Handled && lastMatch(rank, gaveUp[rank.Exit.Code]) != "" {
 		return false
 	}
 	return rank.Exit.Code == 1 && !rank.Stopped || len(rank.Tail) == 0 ||
@@ -232,7 +231,7 @@ func originOf(rank agent.RankStatus) origin {
 		return consequence
 	}
 	last := originOfError(p.Type, errorText(p))
-	if last == own && rank.Stopped && !p.Uncaught { // it may have handled the error
+	if last == own && rank.Stopped && p.Handled {
 		return doubtful
 	}
 	if last == own && waitsInLibrary(p) {

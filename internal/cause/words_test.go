@@ -166,7 +166,8 @@ func TestGaveUp(t *testing.T) {
 // TestHandled: a program may have handled the error whose traceback it printed or logged.
 func TestHandled(t *testing.T) {
 	const title, frame, end = "Traceback (most recent call last):", `  File "/w/train.py", line 3, in <module>`, "ImportError: no apex"
-	handled := &agent.PythonError{Type: "ImportError", Message: "no apex", File: "train.py", Line: 3, Traceback: []string{title, frame, end}}
+	handled := &agent.PythonError{Type: "ImportError", Message: "no apex", File: "train.py", Line: 3, Handled: true,
+		Traceback: []string{title, frame, end}}
 	for _, tc := range []struct {
 		name string
 		code int
@@ -191,7 +192,7 @@ func TestHandled(t *testing.T) {
 		t.Errorf("a rank that was stopped is blamed for an error that it had handled: found rank %d, want 1", found.Rank.Rank)
 	}
 	uncaught := *handled
-	uncaught.Uncaught, stopped.Python = true, &uncaught
+	uncaught.Handled, stopped.Python = false, &uncaught
 	if found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{stopped, failed}}}); found.Rank.Rank != 0 {
 		t.Errorf("found rank %d, want 0, whose error came first", found.Rank.Rank)
 	}

@@ -339,7 +339,7 @@ def _lightning(module):
         def stops(self, trainer, outputs):
             _step("Lightning")
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-            automatic = pl_module.automatic_optimization  # else global_step counts the steps of all optimizers
+            automatic = trainer.lightning_module.automatic_optimization  # else global_step counts the steps of all optimizers
 
             def steps():
                 return trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches if automatic else None

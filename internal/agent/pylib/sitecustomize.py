@@ -45,7 +45,6 @@ _MOST = 100  # files in the folder of errors
 
 
 def _path(name):
-    os.makedirs(os.environ["MLENV_ERRORS"], exist_ok=True)
     return os.path.join(os.environ["MLENV_ERRORS"], name % os.getpid())
 
 
@@ -221,6 +220,10 @@ _WATCHED = {
 def _start():
     if sys.version_info < (3, 7) or os.environ.get("MLENV_HOOK") == "none" or not os.environ.get("MLENV_ERRORS"):
         return
+    try:
+        os.makedirs(os.environ["MLENV_ERRORS"], exist_ok=True)  # shows that errors are recorded
+    except OSError:
+        pass
     _errors()
     if os.environ.get("MLENV_AUTO_LAUNCHER") == str(os.getppid()):
         _OURS["argparse"] = _arguments

@@ -46,11 +46,14 @@ func (s *shim) raised() *agent.PythonError {
 	return last
 }
 
+// isPython reports whether the rank is a Python, not a program that starts one.
+func (s *shim) isPython() bool { return strings.HasPrefix(filepath.Base(s.program), "python") }
+
 // below returns the error that ended a process which the rank had started, if the rank exited with 0 at once, else nil: after it had run on
 // it may have handled the error. Python itself ends by what it does not handle.
 func (s *shim) below() (last *agent.PythonError) {
 	const atOnce = 5 * time.Second // a guess
-	if s.status.Exit != (agent.Exit{}) || strings.HasPrefix(filepath.Base(s.program), "python") {
+	if s.status.Exit != (agent.Exit{}) || s.isPython() {
 		return nil
 	}
 	failed := false
@@ -91,7 +94,7 @@ func (s *shim) readError(path string) *agent.PythonError {
 	if p == nil {
 		return nil
 	}
-	p.Uncaught = !strings.HasSuffix(path, "-logged.json")
+	p.Handled = strings.HasSuffix(path, "-logged.json")
 	if raised.Time == 0 { // it was found when Python exited
 		p.Seen = cmp.Or(s.output.tracebackSeen(), s.status.Ended)
 	}

@@ -233,6 +233,9 @@ func (s *shim) explain() {
 	s.status.Below = s.below()
 	if raised := s.raised(); raised != nil {
 		s.status.Python = raised
+	} else if p := s.status.Python; p != nil && s.isPython() {
+		_, err := os.Stat(s.dir.Errors(s.status.Rank))
+		p.Handled = err == nil // the hook was there
 	}
 	if s.status.Python != nil {
 		s.status.Python.InTree = inTree(s.status.Python, ".")

@@ -268,7 +268,8 @@ func TestPathsOfTheRepository(t *testing.T) {
 func TestCauseErr(t *testing.T) {
 	err := Cause{Known: true, Rank: agent.RankStatus{Rank: 3, Node: 1, Exit: agent.Exit{Code: 1}, Tail: []string{"one", "two"},
 		Python: &agent.PythonError{Type: "ValueError", Message: "bad batch",
-			File: "/workspace/.mlenv/trees/" + strings.Repeat("a0", 32) + "/train.py", Line: 7}}}.Err(Job{Run: "train-1", Namespace: "ns", Record: "/workspace/.mlenv/runs/x"})
+			File: "/workspace/.mlenv/trees/" + strings.Repeat("a0", 32) + "/train.py", Line: 7}}}.Err(
+		Job{Run: "train-1", Namespace: "ns", Record: "/workspace/.mlenv/runs/x"})
 	want := "training: rank 3 on node 1 exited with 1, want exit code 0: ValueError: bad batch (train.py:7)\nits last lines:\n  one\n  two"
 	if fail.Details(err) != want {
 		t.Errorf("got %q, want %q", fail.Details(err), want)

@@ -113,7 +113,8 @@ func lastMatch(rank agent.RankStatus, pattern *regexp.Regexp) string {
 	return ""
 }
 
-// lastLine returns the last line of a rank that shows no error, or that may have handled its error and given up later. The line follows a semicolon; "" for none. What libraries log, or a rank prints before another process kills it, is no cause.
+// lastLine returns the last line of a rank that shows no error, or that may have handled its error and given up later. The line follows a
+// semicolon; "" for none. What libraries log, or a rank prints before another process kills it, is no cause.
 func (c Cause) lastLine() string {
 	const most = 300
 	rank, lines := c.Rank, c.Rank.Tail

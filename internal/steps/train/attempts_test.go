@@ -87,7 +87,8 @@ exit 3`)
 		t.Errorf("attempt 1 took from %s to %s", got.Started, got.Ended)
 	}
 	got.Started, got.Ended = time.Time{}, time.Time{}
-	want := agent.Attempt{Attempt: 1, Reason: "RankFailed", Message: "training: rank 1 on node 1 exited with 3, want exit code 0; its last line: attempt 1 of run",
+	want := agent.Attempt{Attempt: 1, Reason: "RankFailed",
+		Message: "training: rank 1 on node 1 exited with 3, want exit code 0; its last line: attempt 1 of run",
 		Symptom: "exited with 3, want exit code 0", Rank: new(1), Node: new(1), First: new(4.0), Last: new(4.0),
 		StepTimes: &metrics.Curve{Lines: 1, First: 4, Points: []metrics.Point{{Step: 4}}}}
 	if diff := cmp.Diff(want, got); diff != "" {

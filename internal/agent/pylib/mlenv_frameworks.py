@@ -369,10 +369,13 @@ def _lightning(module):
         trainer.callbacks.append(Mlenv())  # the others have seen the step when it saves
 
     @_quiet
-    def resume():
+    def begins():
+        fitted.append(True)
         if len(fitted) == 2 and os.environ.get("LOCAL_RANK", "0") == "0":
             pathlib.Path(SECOND).touch()
 
+    @_quiet
+    def resume():
         def wanted(path):
             if path.name.startswith("stopped-"):
                 return path.name.startswith(stopped() + "step=")
@@ -397,7 +400,7 @@ def _lightning(module):
     def resumed(self, *args, **kwargs):
         found = None
         if not chosen(self):
-            fitted.append(True)
+            begins()
             if len(args) < 5 and kwargs.get("ckpt_path") is None:
                 found = resume()
                 if found:

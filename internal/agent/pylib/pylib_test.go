@@ -12,8 +12,9 @@ import (
 	"testing"
 )
 
-// standIns stand in for transformers, tqdm, torch, DeepSpeed and accelerate: they call callbacks as Trainer 4.30 to 5.24 does, print bars
-// by the method that tqdm has for that, and yield batches as accelerate 0.20 to 1.15 does. make frameworks runs the real ones.
+// standIns stand in for transformers, Lightning, tqdm, torch, DeepSpeed and accelerate: they call callbacks as Trainer 4.30 to 5.24 and
+// Lightning 2.6 do, print bars by the method that tqdm has for that, and yield batches as accelerate 0.20 to 1.15 does. make frameworks
+// runs the real ones.
 var standIns = map[string]string{
 	"transformers/__init__.py": "",
 	"transformers/trainer_callback.py": `
@@ -62,6 +63,43 @@ class Trainer:
                 os.makedirs(os.path.join(self.args.output_dir, "checkpoint-%d" % state.global_step))
                 call("on_save")
         return "trained"
+`,
+	"lightning/__init__.py":                   "",
+	"lightning/pytorch/__init__.py":           "",
+	"lightning/pytorch/trainer/__init__.py":   "",
+	"lightning/pytorch/callbacks/__init__.py": "class Callback:\n    def on_train_start(self, *a): pass\n",
+	"lightning/pytorch/trainer/trainer.py": `
+import os, types
+from .. import callbacks
+
+class Trainer:
+    max_steps, batches, global_step = 5, 0, 0
+    lightning_module = types.SimpleNamespace(automatic_optimization=True)
+
+    def __init__(self, accumulate_grad_batches=1):
+        self.callbacks, self.accumulate_grad_batches = [], accumulate_grad_batches
+        self.fit_loop = types.SimpleNamespace(epoch_loop=types.SimpleNamespace(_should_accumulate=self.gathers))
+
+    def gathers(self):
+        return self.batches % self.accumulate_grad_batches != 0
+
+    def save_checkpoint(self, path):
+        os.makedirs(os.path.dirname(path))
+        with open(path, "w") as file:
+            file.write(str(self.global_step))
+
+    def fit(self, ckpt_path=None):
+        self.global_step = int(open(ckpt_path).read()) if ckpt_path else 0
+        for callback in self.callbacks:
+            callback.on_train_start(self, self.lightning_module)
+        loss = types.SimpleNamespace(item=lambda: 0.5)
+        while self.global_step < self.max_steps:
+            self.batches += 1
+            if not self.gathers():
+                self.global_step += 1
+                print("step", self.global_step)
+            for callback in self.callbacks:
+                callback.on_train_batch_end(self, self.lightning_module, {"loss": loss}, None, self.batches)
 `,
 	"torch/__init__.py":       "__version__ = '2.6'\n",
 	"torch/optim/__init__.py": "",
@@ -169,6 +207,7 @@ var recorders = []string{"TORCH_NCCL_TRACE_BUFFER_SIZE=20", "TORCH_FR_BUFFER_SIZ
 
 func TestFrameworks(t *testing.T) {
 	const allSteps = "step 1\nstep 2\nstep 3\nstep 4\nstep 5\n"
+	const fit = "from lightning.pytorch.trainer.trainer import Trainer\n"
 	const trainer = "from transformers.trainer import Trainer\nprint(Trainer().train())\n"
 	for name, tc := range map[string]struct {
 		script string
@@ -224,6 +263,15 @@ func TestFrameworks(t *testing.T) {
 			"trainer.args.save_only_model = True\nprint(trainer.train())\n", files: map[string]string{"out/checkpoint-3/trainer_state.json": "{}"},
 			env: []string{"MLENV_LAST_CHECKPOINT=out/checkpoint-3"}, ends: allSteps + "trained\n",
 			last: "loss=0.2 source=transformers step=5 steps=5"},
+		"Lightning that is stopped while it gathers gradients": {script: fit + "Trainer(accumulate_grad_batches=2).fit()\n",
+			files: map[string]string{"stop": `{"cause": "cancelled", "reason": "why", "until": 9e9}`},
+			env:   []string{"MLENV_STOP_FILE=stop", "MLENV_WORKSPACE=."}, ends: "step 1\n", last: "loss=1 source=Lightning step=1 steps=5",
+			left: "checkpoints/local/stopped-step=1.ckpt"},
+		"Lightning in a restart": {script: fit + "Trainer().fit()\n", files: map[string]string{"a.ckpt": "3"},
+			env: []string{"MLENV_LAST_CHECKPOINT=a.ckpt"}, ends: "step 4\nstep 5\n", last: "loss=0.5 source=Lightning step=5 steps=5"},
+		"Lightning in a restart, with the checkpoint of a second fit": {script: fit + "import os\nos.utime('.ml-dev-env-second-fit', (1, 1))\n" +
+			"Trainer().fit()\nTrainer().fit()\n", files: map[string]string{"a.ckpt": "3", ".ml-dev-env-second-fit": ""},
+			env: []string{"MLENV_LAST_CHECKPOINT=a.ckpt"}, ends: allSteps + allSteps, last: "loss=0.5 source=Lightning step=5 steps=5"},
 		"a pickled Trainer": {script: "import pickle\nfrom transformers.trainer import Trainer\n" +
 			"print(pickle.loads(pickle.dumps(Trainer())).train())\n", ends: "trained\n",
 			last: "loss=0.2 source=transformers step=5 steps=5"},

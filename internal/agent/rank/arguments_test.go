@@ -4,12 +4,10 @@ package rank
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 	"testing/fstest"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/pylib"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 )
 
 // Launcher auto has only read the script; what the parser takes decides when it runs.
@@ -44,31 +42,20 @@ func TestLocalRankOfTheParser(t *testing.T) {
 		"no hook":                   {script: taken + "print(p.parse_args())\n", hook: pylib.None, want: "Namespace(local_rank=-1)\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, lib := t.TempDir(), t.TempDir()
-			if err := pylib.Write(lib); err != nil {
-				t.Fatal(err)
-			}
 			script := "import argparse\nimport builtins\np = argparse.ArgumentParser()\n" +
 				"def print(*words): builtins.print(*words, file=open('out', 'a'))\n" + tc.script
-			if err := os.WriteFile(filepath.Join(dir, "a.py"), []byte(script), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			t.Chdir(dir)
-			env := map[string]string{RunDirVariable: t.TempDir(), NodeVariable: "0", "RANK": "1", "LOCAL_RANK": "1", pylib.HookVariable: tc.hook}
-			pylib.AddTo(env, lib)
+			env := map[string]string{"RANK": "1", "LOCAL_RANK": "1", pylib.HookVariable: tc.hook}
 			if !tc.named {
 				env[pylib.AutoVariable] = "shim"
 			}
 			if tc.passed {
 				env[LocalRankAtVariable] = "2"
 			}
-			for key, value := range env {
-				t.Setenv(key, value)
-			}
+			_, of := hooked(t, map[string]string{"a.py": script}, env)
 			code := Main(append([]string{"python3", "a.py"}, tc.args...), fstest.MapFS{})
 			got, _ := os.ReadFile("out")
 			if code != 0 || string(got) != tc.want {
-				status, _ := record.Dir(env[RunDirVariable]).ReadRank(1)
+				status, _ := of.ReadRank(1)
 				t.Errorf("exit code %d, printed %q, want %q; %q", code, got, tc.want, status.Tail)
 			}
 		})

@@ -83,24 +83,7 @@ func TestRaised(t *testing.T) {
 			"a.py": silent + "class E(Exception):\n  def __str__(self): raise OSError\nraise E\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, lib := t.TempDir(), filepath.Join(t.TempDir(), "site-packages")
-			if err := pylib.Write(lib); err != nil {
-				t.Fatal(err)
-			}
-			for path, content := range tc.files {
-				if err := os.WriteFile(filepath.Join(dir, path), []byte(content), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			t.Chdir(dir)
-			env := map[string]string{"PYTHONPATH": dir}
-			pylib.AddTo(env, lib)
-			of := record.Dir(t.TempDir())
-			for key, value := range map[string]string{
-				"PYTHONPATH": env["PYTHONPATH"], pylib.HookVariable: tc.hook, RunDirVariable: string(of), NodeVariable: "0", "RANK": "0",
-			} {
-				t.Setenv(key, value)
-			}
+			dir, of := hooked(t, tc.files, map[string]string{pylib.HookVariable: tc.hook, "RANK": "0"})
 			if tc.run == nil {
 				tc.run = []string{"python3", "a.py"}
 			}
@@ -132,4 +115,26 @@ func TestRaised(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hooked writes the files into a working directory, and sets the variables of a rank whose Python finds them and the hook.
+func hooked(t *testing.T, files, env map[string]string) (dir string, of record.Dir) {
+	t.Helper()
+	dir, of = t.TempDir(), record.Dir(t.TempDir())
+	lib := filepath.Join(t.TempDir(), "site-packages")
+	if err := pylib.Write(lib); err != nil {
+		t.Fatal(err)
+	}
+	for path, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, path), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	env["PYTHONPATH"], env[RunDirVariable], env[NodeVariable] = dir, string(of), "0"
+	pylib.AddTo(env, lib)
+	for key, value := range env {
+		t.Setenv(key, value)
+	}
+	return dir, of
 }

@@ -63,14 +63,19 @@ func ofAPIServer(path string) bool {
 	return false
 }
 
+// set keeps this machine's time if the date, which has whole seconds, does not contradict it: two trainings of one second keep their order.
 func (c *clock) set(date string) {
 	at, err := http.ParseTime(date)
 	if err != nil {
 		return // an answer without its time, as of a connection that is upgraded
 	}
+	local := time.Now()
+	if late := local.Sub(at); late >= 0 && late < 2*time.Second { // of which a second is for the answer's way
+		at = local
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.server, c.local = at, time.Now()
+	c.server, c.local = at, local
 }
 
 // Changed returns when an object changed last, by the API server's clock; zero if it does not contain that.

@@ -46,6 +46,9 @@ func TestNow(t *testing.T) {
 	wantLocal("before the first answer", clients)
 	get("/api/v1/namespaces/ns/pods")
 	wantLocal("after an answer without its time", clients)
+	date = time.Now().UTC().Format(http.TimeFormat)
+	get("/api/v1/namespaces/ns/pods")
+	wantLocal("after an answer that agrees to the second", clients)
 	asked := time.Now()
 	sent := asked.Add(off).UTC().Truncate(time.Second)
 	wantServer := func(when string) {

@@ -31,12 +31,12 @@ const programs, every = "./test/e2e/testdata/repo", 25
 // The blows fall after this step, far from the next save. A step takes pace.
 const struckAfter, pace = 60, 50 * time.Millisecond
 
-// frameworks have a program each, and the package by which their version is known.
-var frameworks = []struct{ source, program, distribution string }{
-	{"transformers", "chaos_trainer.py", "transformers"},
-	{"Lightning", "chaos_lightning.py", "lightning"},
-	{"DeepSpeed", "chaos_deepspeed.py", "deepspeed"},
-	{"torch.optim", "chaos_accelerate.py", "accelerate"},
+// frameworks have a program each, and the package by which their version is known. stopped are arguments for the run that is stopped.
+var frameworks = []struct{ source, program, distribution, stopped string }{
+	{"transformers", "chaos_trainer.py", "transformers", fmt.Sprint("--evaluate-after=", struckAfter)},
+	{"Lightning", "chaos_lightning.py", "lightning", ""},
+	{"DeepSpeed", "chaos_deepspeed.py", "deepspeed", ""},
+	{"torch.optim", "chaos_accelerate.py", "accelerate", ""},
 }
 
 // pythons are that of the images with GPUs, and the machine's own. The oldest versions have no wheels for newer ones.
@@ -62,7 +62,7 @@ func TestFrameworks(t *testing.T) {
 						t.Errorf("docs/train/saving.md does not name %s", version)
 					}
 					t.Setenv("XDG_DATA_HOME", t.TempDir())
-					t.Logf("%s, %s: %s", version, versions(t, "torch"), unchanged(t, f.program, f.source))
+					t.Logf("%s, %s: %s", version, versions(t, "torch"), unchanged(t, f.program, f.source, strings.Fields(f.stopped)...))
 				})
 			}
 		})
@@ -112,11 +112,11 @@ func versions(t *testing.T, distribution string) string {
 }
 
 // unchanged trains undisturbed, stopped and resumed, and with a rank that is killed, and tells what it has seen.
-func unchanged(t *testing.T, program, source string) string {
+func unchanged(t *testing.T, program, source string, whenStopped ...string) string {
 	t.Helper()
-	train := func(name string, pace time.Duration) *training {
-		return start(t, name, programs, program, "--nodes=2", "--ranks-per-node=1", "--max-restarts=1", "--",
-			fmt.Sprintf("--pace=%g", pace.Seconds()))
+	train := func(name string, pace time.Duration, args ...string) *training {
+		return start(t, name, append([]string{programs, program, "--nodes=2", "--ranks-per-node=1", "--max-restarts=1", "--",
+			fmt.Sprintf("--pace=%g", pace.Seconds())}, args...)...)
 	}
 
 	whole := train("undisturbed", 0)
@@ -130,7 +130,7 @@ func unchanged(t *testing.T, program, source string) string {
 	}
 	want := whole.found(`the weights are (\w+)`)
 
-	stopped := train("stopped", pace)
+	stopped := train("stopped", pace, whenStopped...)
 	stopped.reach(struckAfter)
 	if err := stopped.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -139,6 +139,9 @@ func unchanged(t *testing.T, program, source string) string {
 	last, saved := number(t, stopped.found(`attempt 1 step (\d+)`)), number(t, newest.FindString(r.Checkpoint))
 	if saved != last && saved != last+1 { // the hook may save before the program prints
 		t.Errorf("stopped after step %d, and the newest checkpoint is %q", last, r.Checkpoint)
+	}
+	if whenStopped != nil && saved != struckAfter {
+		t.Errorf("stopped during the evaluation after step %d, and saved after step %d", struckAfter, saved)
 	}
 	resumed := start(t, "resumed", "--resume-from=stopped")
 	resumed.end("")

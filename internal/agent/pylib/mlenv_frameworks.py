@@ -229,6 +229,10 @@ class _Callback:
         return _callback, (self.home,)
 
 
+class _Stopped(BaseException):
+    """Ends an evaluation, because there is only time to save."""
+
+
 _callbacks = {}
 
 
@@ -241,7 +245,7 @@ def _trainer(module):
     from transformers.trainer_callback import TrainerCallback
 
     class Mlenv(_Callback, TrainerCallback):
-        home, stopped = module.__name__, False
+        home, stopped, evaluates = module.__name__, False, False
 
         @_quiet
         def on_train_begin(self, args, state, control, **_):
@@ -251,12 +255,22 @@ def _trainer(module):
         def on_step_end(self, args, state, control, **_):
             _step("transformers")
             _report("transformers", state.global_step, getattr(state, "max_steps", None))
+            self.stops(args, state, control)
+
+        def stops(self, args, state, control):
             # Its own checkpoint when stopped, of transformers 5, has a handler for SIGTERM.
-            if not self.stopped and not getattr(args, "enable_jit_checkpoint", False) and _counts("transformers") and _stop():
-                control.should_save = control.should_training_stop = self.stopped = True
-                control.should_evaluate = False  # there is no time for that, nor at the end of the epoch
-                vars(args)["save_only_model"] = False
-                _say("saving after step %d, because the training is being stopped" % state.global_step)
+            if self.stopped or getattr(args, "enable_jit_checkpoint", False) or not _counts("transformers") or not _stop():
+                return False
+            control.should_save = control.should_training_stop = self.stopped = True
+            control.should_evaluate = False  # there is no time for that, nor at the end of the epoch
+            vars(args)["save_only_model"] = False
+            _say("saving after step %d, because the training is being stopped" % state.global_step)
+            return True
+
+        @_quiet
+        def on_prediction_step(self, args, state, control, **_):
+            if self.evaluates and self.stops(args, state, control):
+                raise _Stopped
 
         @_quiet
         def on_epoch_end(self, args, state, control, **_):
@@ -274,7 +288,7 @@ def _trainer(module):
             _report("transformers", state.global_step, getattr(state, "max_steps", None), (logs or {}).get("loss"))
 
     _callbacks[module.__name__] = Mlenv
-    init, train = module.Trainer.__init__, module.Trainer.train
+    init, train, finish = module.Trainer.__init__, module.Trainer.train, getattr(module.Trainer, "_maybe_log_save_evaluate", None)
     trained = []  # of several, each continues only from a checkpoint of its own, which has the number of all but the first
     ORDINAL = "ml-dev-env-train"
 
@@ -317,7 +331,20 @@ def _trainer(module):
             sys.exit(0)  # what follows a training would run with a model that is not trained
         return result
 
+    def finishes(self, *args, **kwargs):
+        """Evaluates and saves after a step. An evaluation that is stopped leaves the saving."""
+        callback = getattr(self, "_mlenv", None) or Mlenv()
+        callback.evaluates = True
+        try:
+            return finish(self, *args, **kwargs)
+        except _Stopped:
+            return finish(self, *args, **kwargs)
+        finally:
+            callback.evaluates = False
+
     module.Trainer.__init__, module.Trainer.train = __init__, trains
+    if finish:
+        module.Trainer._maybe_log_save_evaluate = functools.wraps(finish)(finishes)
 
 
 def _lightning(module):

@@ -21,6 +21,7 @@ var standIns = map[string]string{
 class TrainerCallback:
     def on_train_begin(self, *a, **k): pass
     def on_step_end(self, *a, **k): pass
+    def on_prediction_step(self, *a, **k): pass
     def on_log(self, *a, **k): pass
     def on_save(self, *a, **k): pass
 `,
@@ -29,6 +30,8 @@ import os, types
 from .trainer_callback import TrainerCallback
 
 class Trainer:
+    evaluates_after = None
+
     def __init__(self, output_dir="out", steps=5):
         self.args = types.SimpleNamespace(output_dir=output_dir, steps=steps)
         self.callbacks = []
@@ -49,7 +52,8 @@ class Trainer:
         state = types.SimpleNamespace(global_step=first, max_steps=self.args.steps)
         if os.environ.get("ODD"):
             del state.max_steps
-        control = types.SimpleNamespace(should_save=False, should_training_stop=False)
+        control = types.SimpleNamespace(should_save=False, should_training_stop=False, should_evaluate=False)
+        self.state, self.control = state, control
         def call(event, **more):
             for callback in self.callbacks:
                 getattr(callback, event)(self.args, state, control, **more)
@@ -57,12 +61,23 @@ class Trainer:
         while state.global_step < self.args.steps and not control.should_training_stop:
             state.global_step += 1
             print("step", state.global_step)
+            control.should_evaluate = state.global_step == self.evaluates_after
             call("on_step_end")
             call("on_log", logs={"loss": 1 / state.global_step})
-            if control.should_save:
-                os.makedirs(os.path.join(self.args.output_dir, "checkpoint-%d" % state.global_step))
-                call("on_save")
+            self._maybe_log_save_evaluate(call)
         return "trained"
+
+    def _maybe_log_save_evaluate(self, call):
+        if self.control.should_evaluate:
+            for batch in range(2):
+                print("evaluates", batch)
+                if batch == 1:
+                    open("stop", "w").write('{"cause": "cancelled", "reason": "why", "until": 9e9}')
+                call("on_prediction_step")
+            print("evaluated")
+        if self.control.should_save:
+            os.makedirs(os.path.join(self.args.output_dir, "checkpoint-%d" % self.state.global_step))
+            call("on_save")
 `,
 	"lightning/__init__.py":                   "",
 	"lightning/pytorch/__init__.py":           "",
@@ -223,6 +238,9 @@ func TestFrameworks(t *testing.T) {
 		"a Trainer": {script: trainer, ends: "step 5\ntrained\n", last: "loss=0.2 source=transformers step=5 steps=5"},
 		"a Trainer that is stopped": {script: trainer, files: map[string]string{"stop": `{"cause": "cancelled", "reason": "why", "until": 9e9}`},
 			env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 1\n", last: "loss=1 source=transformers step=1 steps=5", left: "out/checkpoint-1"},
+		"a Trainer that is stopped while it evaluates": {script: "from transformers.trainer import Trainer\nTrainer.evaluates_after = 2\n" +
+			"print(Trainer().train())\n", env: []string{"MLENV_STOP_FILE=stop"}, ends: "step 2\nevaluates 0\nevaluates 1\n",
+			last: "loss=0.5 source=transformers step=2 steps=5", left: "out/checkpoint-2"},
 		"a script that is asked, and trains on": {script: "import mlenv\nmlenv.stopping()\n" + trainer,
 			files: map[string]string{"stop": `{"cause": "cancelled", "reason": "why", "until": 9e9}`},
 			env:   []string{"MLENV_STOP_FILE=stop"}, ends: "step 5\ntrained\n", last: "loss=0.2 source=transformers step=5 steps=5"},

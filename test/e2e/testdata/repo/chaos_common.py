@@ -13,6 +13,7 @@ STEPS, EVERY = 600, 25  # it saves after every 25 steps
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--pace", type=float, default=0, help="seconds that a step takes longer")
+parser.add_argument("--evaluate-after", type=int, help="the Trainer evaluates after so many steps, for 100 times the pace")
 options = parser.parse_args()
 attempt = os.environ["MLENV_ATTEMPT"]
 

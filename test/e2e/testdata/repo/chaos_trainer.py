@@ -1,5 +1,7 @@
 """The Trainer of transformers, as a script uses it that knows nothing of ml-dev-env."""
 
+import time
+
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -12,6 +14,8 @@ class Model(torch.nn.Module):
         self.net = chaos.net()
 
     def forward(self, x):
+        if not self.training:
+            time.sleep(chaos.options.pace)
         return {"loss": chaos.loss_of(self.net, x)}
 
 
@@ -34,8 +38,12 @@ class InOrder(Trainer):
 torch.serialization.register_package(5, lambda storage: None, lambda storage, location: storage if location.startswith("cpu:") else None)
 
 rows = [{"x": torch.randn(8, generator=torch.Generator().manual_seed(i))} for i in range(4096)]
+evaluates = {}
+if chaos.options.evaluate_after:
+    strategy = "eval_strategy" if hasattr(TrainingArguments, "eval_strategy") else "evaluation_strategy"  # before transformers 4.41
+    evaluates = {strategy: "steps", "eval_steps": chaos.options.evaluate_after, "label_names": ["x"], "prediction_loss_only": True}
 arguments = TrainingArguments(output_dir="out", max_steps=chaos.STEPS, save_steps=chaos.EVERY, logging_steps=10, report_to=[], disable_tqdm=True,
-                              use_cpu=True, ddp_backend="gloo", learning_rate=1e-2, remove_unused_columns=False)
-trainer = InOrder(Model(), arguments, train_dataset=rows, callbacks=[Prints()])
+                              use_cpu=True, ddp_backend="gloo", learning_rate=1e-2, remove_unused_columns=False, **evaluates)
+trainer = InOrder(Model(), arguments, train_dataset=rows, eval_dataset=rows[:1600], callbacks=[Prints()])
 trainer.train()
 chaos.ended(trainer.model)

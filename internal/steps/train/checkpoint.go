@@ -90,7 +90,7 @@ func (t *Training) sayResume(ctx, following context.Context) {
 	case err != nil:
 		t.Log.Warn(fmt.Sprintf("Resuming run %s: looking for its checkpoints in %s failed: %v", of, at, err))
 	case best.Name != "":
-		t.Log.Info(fmt.Sprintf("Resuming run %s: its newest complete checkpoint is %s.", of, best.Name))
+		t.Log.Info(fmt.Sprintf("Resuming run %s: the newest complete checkpoint of it and its continuations is %s.", of, best.Name))
 	default:
 		text := fmt.Sprintf("Resuming run %s: %s and the working directories of its runs have no complete checkpoint in a known format, so the "+
 			"script may start from the beginning.", of, at)

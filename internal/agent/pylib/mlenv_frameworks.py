@@ -361,6 +361,10 @@ def _lightning(module):
         @_quiet
         def on_train_start(self, trainer, pl_module):
             _counts("Lightning")
+            for callback in trainer.checkpoint_callbacks:
+                # Lightning forgets it, and would save the step that it has loaded again while it gathers the next one's gradients.
+                if getattr(callback, "_last_global_step_saved", None) == 0:
+                    callback._last_global_step_saved = trainer.global_step
 
         @_quiet
         def stops(self, trainer, outputs):

@@ -79,10 +79,19 @@ class Trainer:
             os.makedirs(os.path.join(self.args.output_dir, "checkpoint-%d" % self.state.global_step))
             call("on_save")
 `,
-	"lightning/__init__.py":                   "",
-	"lightning/pytorch/__init__.py":           "",
-	"lightning/pytorch/trainer/__init__.py":   "",
-	"lightning/pytorch/callbacks/__init__.py": "class Callback:\n    def on_train_start(self, *a): pass\n",
+	"lightning/__init__.py":                 "",
+	"lightning/pytorch/__init__.py":         "",
+	"lightning/pytorch/trainer/__init__.py": "",
+	"lightning/pytorch/callbacks/__init__.py": `
+class Callback:
+    def on_train_start(self, *a): pass
+class ModelCheckpoint(Callback):
+    _last_global_step_saved = 0
+    def on_train_batch_end(self, trainer, *a):
+        if trainer.global_step % 2 == 0 and trainer.global_step != self._last_global_step_saved:
+            self._last_global_step_saved = trainer.global_step
+            print("saves", trainer.global_step)
+`,
 	"lightning/pytorch/trainer/trainer.py": `
 import os, types
 from .. import callbacks
@@ -94,6 +103,10 @@ class Trainer:
     def __init__(self, accumulate_grad_batches=1):
         self.callbacks, self.accumulate_grad_batches = [], accumulate_grad_batches
         self.fit_loop = types.SimpleNamespace(epoch_loop=types.SimpleNamespace(_should_accumulate=self.gathers))
+
+    @property
+    def checkpoint_callbacks(self):
+        return [each for each in self.callbacks if isinstance(each, callbacks.ModelCheckpoint)]
 
     def gathers(self):
         return self.batches % self.accumulate_grad_batches != 0
@@ -287,6 +300,10 @@ func TestFrameworks(t *testing.T) {
 			left: "checkpoints/local/stopped-step=1.ckpt"},
 		"Lightning in a restart": {script: fit + "Trainer().fit()\n", files: map[string]string{"a.ckpt": "3"},
 			env: []string{"MLENV_LAST_CHECKPOINT=a.ckpt"}, ends: "step 4\nstep 5\n", last: "loss=0.5 source=Lightning step=5 steps=5"},
+		"Lightning in a restart that gathers gradients": {script: fit + "from lightning.pytorch.callbacks import ModelCheckpoint\n" +
+			"trainer = Trainer(accumulate_grad_batches=2)\ntrainer.callbacks.append(ModelCheckpoint())\nprint('begins')\ntrainer.fit()\n",
+			files: map[string]string{"a.ckpt": "2"}, env: []string{"MLENV_LAST_CHECKPOINT=a.ckpt"},
+			ends: "begins\nstep 3\nstep 4\nsaves 4\nstep 5\n", last: "loss=1 source=Lightning step=5 steps=5"},
 		"Lightning in a restart, with the checkpoint of a second fit": {script: fit + "import os\nos.utime('.ml-dev-env-second-fit', (1, 1))\n" +
 			"Trainer().fit()\nTrainer().fit()\n", files: map[string]string{"a.ckpt": "3", ".ml-dev-env-second-fit": ""},
 			env: []string{"MLENV_LAST_CHECKPOINT=a.ckpt"}, ends: allSteps + allSteps, last: "loss=0.5 source=Lightning step=5 steps=5"},

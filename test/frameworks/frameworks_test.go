@@ -111,11 +111,11 @@ func versions(t *testing.T, distribution string) string {
 	return distribution + " " + strings.TrimSpace(string(out))
 }
 
-// unchanged trains undisturbed, stopped and resumed, and with a rank that is killed, and tells what it has seen.
+// unchanged trains undisturbed, stopped and resumed, and with a rank that is killed twice, and tells what it has seen.
 func unchanged(t *testing.T, program, source string, whenStopped ...string) string {
 	t.Helper()
 	train := func(name string, pace time.Duration, args ...string) *training {
-		return start(t, name, append([]string{programs, program, "--nodes=2", "--ranks-per-node=1", "--max-restarts=1", "--",
+		return start(t, name, append([]string{programs, program, "--nodes=2", "--ranks-per-node=1", "--max-restarts=2", "--",
 			fmt.Sprintf("--pace=%g", pace.Seconds())}, args...)...)
 	}
 
@@ -131,7 +131,7 @@ func unchanged(t *testing.T, program, source string, whenStopped ...string) stri
 	want := whole.found(`the weights are (\w+)`)
 
 	stopped := train("stopped", pace, whenStopped...)
-	stopped.reach(struckAfter)
+	stopped.reach(1, struckAfter)
 	if err := stopped.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -150,12 +150,17 @@ func unchanged(t *testing.T, program, source string, whenStopped ...string) stri
 	}
 
 	killed := train("killed", pace)
-	killed.reach(struckAfter)
-	killed.killRank(1)
+	var first int
+	for attempt := 1; attempt <= 2; attempt++ { // the second time before it has saved
+		killed.reach(attempt, struckAfter+5*attempt)
+		killed.killRank(1)
+	}
 	killed.end("")
-	first := number(t, killed.found(`attempt 2 continues after step (\d+)`))
-	if struck := number(t, killed.found(`attempt 1 step (\d+)`)); first != struck/every*every {
-		t.Errorf("killed after step %d, and continued after step %d", struck, first)
+	for attempt := 1; attempt <= 2; attempt++ {
+		first = number(t, killed.found(fmt.Sprintf(`attempt %d continues after step (\d+)`, attempt+1)))
+		if struck := number(t, killed.found(fmt.Sprintf(`attempt %d step (\d+)`, attempt))); first != struck/every*every {
+			t.Errorf("attempt %d was killed after step %d, and the next one continued after step %d", attempt, struck, first)
+		}
 	}
 	for _, other := range []*training{resumed, killed} {
 		if got := other.found(`the weights are (\w+)`); got != want {
@@ -212,7 +217,7 @@ func workspace() string { return filepath.Join(os.Getenv("XDG_DATA_HOME"), "mlen
 
 // log returns what rank 0 has printed until now, in all attempts. What mlenv prints comes later, and lacks what is printed after SIGTERM.
 func (run *training) log() (all string) {
-	for attempt := 1; attempt <= 2; attempt++ {
+	for attempt := 1; attempt <= 3; attempt++ {
 		content, _ := os.ReadFile(filepath.Join(workspace(), ".mlenv/runs", run.name, agent.AttemptFolder(attempt), "rank-0.log"))
 		all += string(content)
 	}
@@ -220,9 +225,9 @@ func (run *training) log() (all string) {
 }
 
 // reach waits until rank 0 has done this step.
-func (run *training) reach(step int) {
+func (run *training) reach(attempt, step int) {
 	run.Helper()
-	for !strings.Contains(run.log(), fmt.Sprintf("attempt 1 step %d\n", step)) {
+	for !strings.Contains(run.log(), fmt.Sprintf("attempt %d step %d\n", attempt, step)) {
 		select {
 		case <-run.ended:
 			run.Fatalf("%s ended before step %d:\n%s", run.name, step, run.output.String())

@@ -140,7 +140,7 @@ func unchanged(t *testing.T, program, source string, whenStopped ...string) stri
 	if saved != last && saved != last+1 { // the hook may save before the program prints
 		t.Errorf("stopped after step %d, and the newest checkpoint is %q", last, r.Checkpoint)
 	}
-	if whenStopped != nil && saved != struckAfter {
+	if len(whenStopped) > 0 && saved != struckAfter {
 		t.Errorf("stopped during the evaluation after step %d, and saved after step %d", struckAfter, saved)
 	}
 	resumed := start(t, "resumed", "--resume-from=stopped")
